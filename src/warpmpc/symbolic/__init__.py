@@ -1,0 +1,1 @@
+"""Host-side analysis of one sparsity pattern: ordering, elimination, schedules (NumPy only)."""
