@@ -40,8 +40,9 @@ def natural(K_pattern: SparsePattern, stages: IntArray | None = None) -> IntArra
 def stagewise(K_pattern: SparsePattern, stages: IntArray | None = None) -> IntArray:
     """Stages in ascending order, minimum degree inside each; ties by position in the stage.
 
-    Rows of simple bounds have degree one and therefore go first.  Ties never look at absolute
-    indices, so stages of equal structure are ordered equally and their columns of L repeat.
+    Rows of simple bounds (a single neighbour, which comes before them in K) go first: they cause
+    no fill.  Ties never look at absolute indices, so stages of equal structure are ordered equally
+    and their columns of L repeat.
     """
     if stages is None:
         raise SettingsError('ordering="stage" needs `stages`: one integer label per row of K.')
@@ -62,9 +63,12 @@ def stagewise(K_pattern: SparsePattern, stages: IntArray | None = None) -> IntAr
 def _eliminate_stage(nodes: list[int], neighbours: list[set[int]]) -> list[int]:
     """Minimum-degree order of the nodes of one stage; updates the graph in place."""
     rank = {node: local for local, node in enumerate(nodes)}
+    bounds = {node for node in nodes if len(neighbours[node]) == 1 and min(neighbours[node]) < node}
     todo, order = set(nodes), []
     while todo:
-        pivot = min(todo, key=lambda node: (len(neighbours[node]), -rank[node]))
+        pivot = min(
+            todo, key=lambda node: (node not in bounds, len(neighbours[node]), -rank[node])
+        )
         todo.remove(pivot)
         order.append(pivot)
         clique = neighbours[pivot]

@@ -1,0 +1,63 @@
+"""The one place where Warp kernels become JAX calls.
+
+Keeps version differences of JAX and Warp, launch geometry and static arguments in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import warp as wp
+from jax.custom_batching import custom_vmap
+
+Shape = tuple[int, ...]
+
+
+@cache
+def _jax_kernel(kernel: wp.Kernel, n_outputs: int, block_dim: int):
+    return wp.jax_kernel(kernel, num_outputs=n_outputs, block_dim=block_dim)
+
+
+def launch(
+    kernel: wp.Kernel,
+    inputs: list[jax.Array | int],
+    outputs: Mapping[str, Shape],
+    *,
+    threads: int,
+    block: int,
+) -> tuple[jax.Array, ...]:
+    """Runs a kernel on JAX arrays, under `jax.jit` or outside; integers are static arguments.
+
+    Args:
+        kernel: A Warp kernel whose inputs precede its outputs.
+        inputs: Arrays and static scalars in the kernel's order.
+        outputs: Shape of each output, keyed by argument name.
+        threads: Number of threads, a multiple of `block`.
+        block: Threads per block on CUDA.
+    """
+    call = _jax_kernel(kernel, len(outputs), block)
+    return tuple(call(*inputs, output_dims=dict(outputs), launch_dims=(threads,)))
+
+
+def fold_vmap(function: Callable[..., tuple[jax.Array, ...]]) -> Callable:
+    """Makes `jax.vmap` fold its axis into the leading (batch) axis of all arguments and results.
+
+    Warp's own batching would also replicate the index tables inside a kernel call and read them
+    wrongly; here tables are closed over and never batched.
+    """
+    folded = custom_vmap(function)
+
+    @folded.def_vmap
+    def rule(axis_size: int, in_batched: Sequence[bool], *args: jax.Array):
+        full = [
+            arg if batched else jnp.broadcast_to(arg, (axis_size, *arg.shape))
+            for arg, batched in zip(args, in_batched, strict=True)
+        ]
+        results = folded(*(arg.reshape(-1, *arg.shape[2:]) for arg in full))
+        results = tuple(out.reshape(axis_size, -1, *out.shape[1:]) for out in results)
+        return results, (True,) * len(results)
+
+    return folded

@@ -1,0 +1,255 @@
+"""Native text of the LDL' kernels, one source for CUDA and CPU.
+
+A `Pack` is what one thread holds of one row: a single number on CUDA, where the 32 lanes of a warp
+are the 32 problems of a tile, and a vector of 32 numbers on the CPU, where one thread does a whole
+tile.  All control flow depends on tables that are equal for all problems, so lanes never diverge.
+Every operand list is padded with -1; a padded operand reads nothing and counts as zero.
+"""
+
+PREAMBLE = r"""
+#if defined(__CUDA_ARCH__)
+#define ON_CUDA 1
+typedef SCALAR Pack;
+#define PACK_EACH(out, in, f) (out) = f(in)
+#define SYNC() do { if (warps > 1) __syncthreads(); } while (0)
+#define STREAM(p) __ldcs(p)
+#else
+#define ON_CUDA 0
+#if ROW == 1
+typedef SCALAR Pack;
+#define PACK_EACH(out, in, f) (out) = f(in)
+#else
+typedef SCALAR Pack __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR))));
+#define PACK_EACH(out, in, f) for (int _l = 0; _l < 32; ++_l) (out)[_l] = f((in)[_l])
+#endif
+#define SYNC()
+#define STREAM(p) (*(p))
+#endif
+struct alignas(8) Pair { int a, b; };
+#define AT(base, row) (*(Pack*)((base) + (row) * ROW))
+#define AT_CONST(base, row) (*(const Pack*)((base) + (row) * ROW))
+#define STREAM_AT(base, row) STREAM((const Pack*)((base) + (row) * ROW))
+
+#if ROW == 1
+// Batch-first: a problem's numbers are contiguous, one thread (or loop pass) per problem.
+const int warp = 0;
+const size_t problem = thread;
+if (problem >= (size_t)D_INV.shape[0]) return;
+#define BASE(array) ((array).data + problem * (array).shape[1])
+#else
+// Tiles: `warps` warps share a tile; on the CPU the first of its threads does all the work.
+const size_t tile = thread / (32 * warps);
+const int inside = (int)(thread % (32 * warps));
+if (tile >= (size_t)D_INV.shape[0]) return;
+#if ON_CUDA
+const int warp = inside / 32;
+#define BASE(array) ((array).data + tile * (array).shape[1] * 32 + inside % 32)
+#else
+const int warp = 0;
+if (inside != 0) return;
+warps = 1;
+#define BASE(array) ((array).data + tile * (array).shape[1] * 32)
+#endif
+#endif
+"""
+
+# acc -= sum of left[a] * right[b] over one operand list, U at a time so that U loads of each kind
+# are in flight together; the order of the sum is that of the table.
+DOT = r"""
+#if ON_CUDA
+#define DOT_CHUNKS(U, acc, list, width, left, right)                          \
+    for (int t = 0; t < (width); t += U) {                                    \
+        Pair ix[U]; Pack l[U], r[U];                                          \
+        _Pragma("unroll") for (int v = 0; v < U; ++v) {                       \
+            ix[v].a = -1;                                                     \
+            if (U == 1 || t + v < (width)) ix[v] = (list)[t + v];             \
+        }                                                                     \
+        _Pragma("unroll") for (int v = 0; v < U; ++v) {                       \
+            l[v] = r[v] = 0;                                                  \
+            if (ix[v].a >= 0) { l[v] = AT(left, ix[v].a); r[v] = AT(right, ix[v].b); } \
+        }                                                                     \
+        _Pragma("unroll") for (int v = 0; v < U; ++v) acc -= l[v] * r[v];     \
+    }
+#else
+#define DOT_CHUNKS(U, acc, list, width, left, right)                          \
+    for (int t = 0; t < (width); ++t)                                         \
+        if ((list)[t].a >= 0) acc -= AT(left, (list)[t].a) * AT(right, (list)[t].b);
+#endif
+"""
+
+FACTOR = (
+    r"""
+#define D_INV D_inv_out
+"""
+    + PREAMBLE
+    + DOT
+    + r"""
+const SCALAR* __restrict__ K = BASE(K_in);
+SCALAR* L = BASE(L_out);
+SCALAR* D_inv = BASE(D_inv_out);
+const Pair* __restrict__ row_table = (const Pair*)rows_in.data;
+const Pair* __restrict__ pair_table = (const Pair*)pairs_in.data;
+const Pair* __restrict__ columns = (const Pair*)columns_in.data;
+const Pair* __restrict__ entries = (const Pair*)entries_in.data;
+const int* __restrict__ entry_ptr = entry_ptr_in.data;
+const SCALAR* __restrict__ scale = scale_in.data;
+
+// A pivot that cannot be divided by leaves 0 (zero or subnormal) or NaN (not finite): a flag that
+// costs nothing and stays inside its problem.
+auto invert = [](SCALAR d) -> SCALAR {
+    const SCALAR nothing = d - d;
+    if (!(nothing == 0)) return nothing;
+    return (d < TINY && d > -TINY) ? (SCALAR)0 : 1 / d;
+};
+
+// Divide row j of L by its pivots; what is left of the diagonal is the pivot of column j.
+#define PIVOT(p)                                                              \
+    {                                                                         \
+        const Pair* list = row_table + row_start + ((p) - first) * row_width; \
+        const Pair column = columns[p];                                       \
+        Pack d = AT_CONST(K, column.b) * scale[column.b];                     \
+        for (int t = 0; t < row_width; ++t) {                                 \
+            if (list[t].a < 0) continue;                                      \
+            const Pack v = AT(L, list[t].a);                                  \
+            const Pack l = v * AT(D_inv, list[t].b);                          \
+            d -= v * l;                                                       \
+            AT(L, list[t].a) = l;                                             \
+        }                                                                     \
+        Pack inverse;                                                         \
+        PACK_EACH(inverse, d, invert);                                        \
+        AT(D_inv, column.a) = inverse;                                        \
+    }
+#define ENTRY(e, U)                                                           \
+    {                                                                         \
+        const Pair* list = pair_table + pair_start + ((e) - entry_first) * pair_width; \
+        const Pair entry = entries[e];                                        \
+        Pack acc = 0;                                                         \
+        if (entry.b >= 0) acc = AT_CONST(K, entry.b) * scale[entry.b];        \
+        DOT_CHUNKS(U, acc, list, pair_width, L, L)                            \
+        AT(L, entry.a) = acc;                                                 \
+    }
+#define WALK(U)                                                               \
+    if (parallel) {                                                           \
+        for (int p = first + warp; p < last; p += warps) PIVOT(p)             \
+        SYNC();                                                               \
+        for (int e = entry_first + warp; e < entry_last; e += warps) ENTRY(e, U) \
+    } else if (warp == 0) {                                                   \
+        for (int p = first; p < last; ++p) {                                  \
+            PIVOT(p)                                                          \
+            const int end = entry_ptr[p + 1];                                 \
+            for (int e = entry_ptr[p]; e < end; ++e) ENTRY(e, U)              \
+        }                                                                     \
+    }
+for (int s = 0; s < segments_in.shape[0]; ++s) {
+    const int* seg = segments_in.data + s * 8;
+    const int first = seg[0], last = seg[1], parallel = seg[2], barrier = seg[3];
+    const int row_width = seg[4], row_start = seg[5], pair_width = seg[6], pair_start = seg[7];
+    const int entry_first = entry_ptr[first], entry_last = entry_ptr[last];
+    if (pair_width <= 1) { WALK(1) }
+    else if (pair_width <= 2) { WALK(2) }
+    else if (pair_width <= 4) { WALK(4) }
+    else { WALK(8) }
+    if (barrier) SYNC();
+}
+"""
+)
+
+SOLVE = (
+    r"""
+#define D_INV D_inv_in
+"""
+    + PREAMBLE
+    + r"""
+const SCALAR* __restrict__ L = BASE(L_in);
+const SCALAR* __restrict__ D_inv = BASE(D_inv_in);
+const SCALAR* __restrict__ rhs = BASE(rhs_in);
+SCALAR* x = BASE(x_out);
+
+#define INIT_FORWARD(u) AT_CONST(rhs, u)
+#define INIT_BACKWARD(u) (AT(x, u) * AT_CONST(D_inv, u))
+#if ON_CUDA
+// Software pipeline over chunks of U operands: table entries two chunks ahead, entries of L one
+// chunk ahead, gathers of x in the current one.  Only the last depends on results of this sweep.
+#define FETCH_TABLE(q)                                                        \
+    _Pragma("unroll") for (int v = 0; v < U_; ++v) {                          \
+        ix2[v].a = -1;                                                        \
+        if ((q) < n_chunks && (q) % chunks * U_ + v < width)                  \
+            ix2[v] = list[((q) / chunks) * stride * width + (q) % chunks * U_ + v]; \
+    }
+#define FETCH_L()                                                             \
+    _Pragma("unroll") for (int v = 0; v < U_; ++v) {                          \
+        ix1[v] = ix2[v];                                                      \
+        l1[v] = 0;                                                            \
+        if (ix1[v].a >= 0) l1[v] = STREAM_AT(L, ix1[v].a);                    \
+    }
+#define WALK(U, INIT)                                                         \
+    {                                                                         \
+        constexpr int U_ = U;                                                 \
+        const int chunks = (width + U_ - 1) / U_;                             \
+        const int stride = parallel ? warps : 1;                              \
+        const int begin = parallel ? first + warp : first;                    \
+        const int n_items = begin < last ? (last - begin + stride - 1) / stride : 0; \
+        const int n_chunks = n_items * chunks;                                \
+        const Pair* list = table + start + (begin - first) * width;           \
+        Pair ix0[U_], ix1[U_], ix2[U_];                                       \
+        Pack l0[U_], l1[U_];                                                  \
+        FETCH_TABLE(0) FETCH_L() FETCH_TABLE(1)                               \
+        int q = 0;                                                            \
+        for (int p = begin; p < last; p += stride) {                          \
+            const int u = node[p];                                            \
+            Pack acc = INIT(u);                                               \
+            for (int c = 0; c < chunks; ++c, ++q) {                           \
+                _Pragma("unroll") for (int v = 0; v < U_; ++v) { ix0[v] = ix1[v]; l0[v] = l1[v]; } \
+                FETCH_L() FETCH_TABLE(q + 2)                                  \
+                Pack r[U_];                                                   \
+                _Pragma("unroll") for (int v = 0; v < U_; ++v) {              \
+                    r[v] = 0;                                                 \
+                    if (ix0[v].a >= 0) r[v] = AT(x, ix0[v].b);                \
+                }                                                             \
+                _Pragma("unroll") for (int v = 0; v < U_; ++v) acc -= l0[v] * r[v]; \
+            }                                                                 \
+            AT(x, u) = acc;                                                   \
+        }                                                                     \
+    }
+#else
+#define WALK(U, INIT)                                                         \
+    for (int p = first; p < last; ++p) {                                      \
+        const Pair* list = table + start + (p - first) * width;               \
+        const int u = node[p];                                                \
+        Pack acc = INIT(u);                                                   \
+        for (int t = 0; t < width; ++t)                                       \
+            if (list[t].a >= 0) acc -= AT_CONST(L, list[t].a) * AT(x, list[t].b); \
+        AT(x, u) = acc;                                                       \
+    }
+#endif
+#define SWEEP(segments, table_in, node_in, INIT)                              \
+    {                                                                         \
+        const Pair* __restrict__ table = (const Pair*)(table_in).data;        \
+        const int* __restrict__ node = (node_in).data;                        \
+        for (int s = 0; s < (segments).shape[0]; ++s) {                       \
+            const int* seg = (segments).data + s * 6;                         \
+            const int first = seg[0], last = seg[1], parallel = seg[2];       \
+            const int barrier = seg[3], width = seg[4], start = seg[5];       \
+            if (parallel || warp == 0) {                                      \
+                if (width <= 1) { WALK(1, INIT) }                             \
+                else if (width <= 2) { WALK(2, INIT) }                        \
+                else if (width <= 4) { WALK(4, INIT) }                        \
+                else { WALK(8, INIT) }                                        \
+            }                                                                 \
+            if (barrier) SYNC();                                              \
+        }                                                                     \
+    }
+SWEEP(forward_segments_in, forward_table_in, forward_node_in, INIT_FORWARD)
+SWEEP(backward_segments_in, backward_table_in, backward_node_in, INIT_BACKWARD)
+"""
+)
+
+
+def specialise(text: str, dtype: str, *, tiled: bool) -> str:
+    """Binds a kernel text to a dtype and a layout."""
+    scalar, tiny = {
+        "float32": ("float", "1.17549435e-38f"),
+        "float64": ("double", "2.2250738585072014e-308"),
+    }[dtype]
+    row = 32 if tiled else 1
+    return f"#define SCALAR {scalar}\n#define TINY {tiny}\n#define ROW {row}\n{text}"
