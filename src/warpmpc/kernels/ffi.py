@@ -14,6 +14,7 @@ import warp as wp
 from jax.custom_batching import custom_vmap
 
 Shape = tuple[int, ...]
+_HOPPER_SHARED_MEMORY = 227 * 1024
 
 
 @cache
@@ -61,3 +62,13 @@ def fold_vmap(function: Callable[..., tuple[jax.Array, ...]]) -> Callable:
         return results, (True,) * len(results)
 
     return folded
+
+
+def shared_memory_limit() -> int:
+    """Bytes of shared memory that one block may use on the default device.
+
+    Without a CUDA device the limit of Hopper, so that the same kernels are built for the CPU.
+    """
+    if jax.default_backend() != "gpu":
+        return _HOPPER_SHARED_MEMORY
+    return int(wp.get_device(f"cuda:{jax.devices()[0].id}").max_shared_memory_per_block)

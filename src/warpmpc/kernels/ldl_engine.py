@@ -12,10 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.kernels.ffi import fold_vmap, launch
-from warpmpc.kernels.ldl_kernels import factor_kernel, solve_kernel
+from warpmpc._errors import CodegenError
+from warpmpc.kernels.ffi import fold_vmap, launch, shared_memory_limit
+from warpmpc.kernels.ldl_kernels import (
+    factor_kernel,
+    solve_kernel,
+    window_kernel,
+    window_scratch,
+)
 from warpmpc.kernels.tiles import LANES
-from warpmpc.symbolic.schedule import FactorSchedule, LDLSchedule, SolveSchedule
+from warpmpc.symbolic.schedule import FactorSchedule, LDLSchedule
+from warpmpc.symbolic.window import WindowStream
 
 
 @dataclass(frozen=True)
@@ -33,11 +40,20 @@ class LaunchShape:
         return -(-wanted // block) * block, block
 
 
+DEFAULT_SHAPE = LaunchShape()
+
+
 class TableLDL:
     """Factorises and solves with the tables of one schedule."""
 
     def __init__(
-        self, schedule: LDLSchedule, dtype: str, *, tiled: bool, scale: np.ndarray | None = None
+        self,
+        schedule: LDLSchedule,
+        dtype: str,
+        *,
+        tiled: bool = True,
+        window: WindowStream | None = None,
+        scale: np.ndarray | None = None,
     ):
         """Puts the tables of a schedule on the device.
 
@@ -45,51 +61,60 @@ class TableLDL:
             schedule: What to do in which order.
             dtype: "float32" or "float64".
             tiled: Tiles of 32 problems, or the batch-first baseline.
+            window: Solve with this stream instead of the schedule's tables (tiles only).
             scale: Factor on each stored entry of K (default ones).
         """
         elimination = schedule.elimination
         self.dtype, self.tiled = dtype, tiled
-        self.n, self.n_L = elimination.n, max(elimination.nnz_L, 1)
+        self.n, self.n_factor = elimination.n, elimination.nnz_L + elimination.n
         nnz_K = int(max(elimination.K_to_D.max(), elimination.K_to_L.max(initial=-1))) + 1
         scale = np.ones(nnz_K) if scale is None else scale
+        self._window, self._scratch = window, 0
+        if window:
+            self._scratch = window_scratch(window.n_slots, dtype, shared_memory_limit()) or 0
+            if not self._scratch:
+                raise CodegenError(
+                    f"A window of {window.n_slots} unknowns does not fit into shared memory; "
+                    "solve by tables instead (LDLSettings(window=False))."
+                )
+        solve_tables = _window_tables(window) if window else _solve_tables(schedule)
         with jax.ensure_compile_time_eval():
             self._factor_tables = [
                 jnp.asarray(scale, dtype=dtype),
-                *(jnp.asarray(t) for t in _factor_tables(schedule)),
+                *(jnp.asarray(table) for table in _factor_tables(schedule)),
             ]
-            node = elimination.perm
-            self._solve_tables = [
-                jnp.asarray(table)
-                for part in (schedule.forward, schedule.backward)
-                for table in _solve_tables(part, node)
-            ]
+            self._solve_tables = [jnp.asarray(table) for table in solve_tables]
 
-    def factor(self, K: jax.Array, shape: LaunchShape) -> tuple[jax.Array, jax.Array]:
-        """L and inverse pivots of every problem; pivots are stored in the caller's order."""
+    def factor(self, K: jax.Array, shape: LaunchShape = DEFAULT_SHAPE) -> jax.Array:
+        """Factor of every problem: entries of L, then inverse pivots in the caller's order."""
+        kernel = factor_kernel(self.dtype, tiled=self.tiled, registers=shape.registers)
 
         def call(K: jax.Array) -> tuple[jax.Array, ...]:
-            outputs = {"L_out": self._like(K, self.n_L), "D_inv_out": self._like(K, self.n)}
             inputs = [K, *self._factor_tables, shape.warps]
+            outputs = {"factor_out": self._like(K, self.n_factor)}
             threads, block = shape.threads(K.shape[0], tiled=self.tiled)
-            kernel = factor_kernel(self.dtype, tiled=self.tiled, registers=shape.registers)
             return launch(kernel, inputs, outputs, threads=threads, block=block)
 
-        L, D_inv = fold_vmap(call)(K)
-        return L, D_inv
+        return fold_vmap(call)(K)[0]
 
     def solve(
-        self, L: jax.Array, D_inv: jax.Array, rhs: jax.Array, shape: LaunchShape
+        self, factor: jax.Array, rhs: jax.Array, shape: LaunchShape = DEFAULT_SHAPE
     ) -> jax.Array:
         """Solution for one right-hand side per problem, in the caller's order."""
+        if self._window:
+            kernel = window_kernel(self.dtype, scratch=self._scratch)
+            # A warp per tile, alone in its block because shared memory is per block.
+            shape, static = LaunchShape(block=LANES), self._window.zero
+        else:
+            kernel, static = solve_kernel(self.dtype, tiled=self.tiled), shape.warps
 
-        def call(L: jax.Array, D_inv: jax.Array, rhs: jax.Array) -> tuple[jax.Array, ...]:
-            inputs = [L, D_inv, rhs, *self._solve_tables, shape.warps]
-            threads, block = shape.threads(L.shape[0], tiled=self.tiled)
-            kernel = solve_kernel(self.dtype, tiled=self.tiled, registers=shape.registers)
-            outputs = {"x_out": self._like(L, self.n)}
+        def call(factor: jax.Array, rhs: jax.Array) -> tuple[jax.Array, ...]:
+            inputs = [factor, rhs, *self._solve_tables, static]
+            outputs = {"x_out": self._like(factor, self.n)}
+            threads, block = shape.threads(factor.shape[0], tiled=self.tiled)
             return launch(kernel, inputs, outputs, threads=threads, block=block)
 
-        return fold_vmap(call)(L, D_inv, rhs)[0]
+        return fold_vmap(call)(factor, rhs)[0]
 
     def _like(self, array: jax.Array, rows: int) -> tuple[int, ...]:
         return (array.shape[0], rows, LANES) if self.tiled else (array.shape[0], rows)
@@ -119,11 +144,24 @@ def _factor_segments(part: FactorSchedule) -> np.ndarray:
     return np.stack([np.asarray(column, dtype=np.int32) for column in columns], axis=1)
 
 
-def _solve_tables(part: SolveSchedule, node: np.ndarray) -> list[np.ndarray]:
-    padded = part.padded
-    table = padded.table.copy()
-    table[:, 1] = np.where(table[:, 0] >= 0, node[table[:, 1]], -1)
-    columns = [padded.bounds[:-1], padded.bounds[1:], part.parallel, part.barrier]
-    columns += [padded.widths, padded.starts]
-    segments = np.stack([np.asarray(column, dtype=np.int32) for column in columns], axis=1)
-    return [segments, node[part.items].astype(np.int32), _at_least_one_row(table)]
+def _solve_tables(schedule: LDLSchedule) -> list[np.ndarray]:
+    tables: list[np.ndarray] = []
+    node = schedule.elimination.perm
+    for part in (schedule.forward, schedule.backward):
+        padded = part.padded
+        table = padded.table.copy()
+        table[:, 1] = np.where(table[:, 0] >= 0, node[table[:, 1]], -1)
+        columns = [padded.bounds[:-1], padded.bounds[1:], part.parallel, part.barrier]
+        columns += [padded.widths, padded.starts]
+        segments = np.stack([np.asarray(column, dtype=np.int32) for column in columns], axis=1)
+        tables += [segments, node[part.items].astype(np.int32), _at_least_one_row(table)]
+    return tables
+
+
+def _window_tables(window: WindowStream) -> list[np.ndarray]:
+    sweeps = (window.forward, window.backward)
+    return [
+        table
+        for sweep in sweeps
+        for table in (sweep.segments, sweep.items, sweep.rows, sweep.slots, sweep.brings)
+    ]

@@ -9,8 +9,12 @@ from functools import cache
 import warp as wp
 
 from warpmpc.kernels.ldl_native import FACTOR, SOLVE, specialise
+from warpmpc.kernels.ldl_window_native import WINDOW_SOLVE
+from warpmpc.symbolic.window import CHUNK
 
+LEAD = 2  # chunks of the factor in flight per warp, beside the one in use
 _SCALARS = {"float32": wp.float32, "float64": wp.float64}
+_WARPS_PER_SM = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22, 24)
 
 
 @cache
@@ -32,8 +36,7 @@ def factor_kernel(dtype: str, *, tiled: bool, registers: int | None = None) -> w
         pairs_in: table,
         warps: wp.int32,
         thread: wp.int32,
-        L_out: real,
-        D_inv_out: real,
+        factor_out: real,
     ): ...
 
     @wp.kernel(module="unique", enable_backward=False, cuda_max_registers=registers)
@@ -49,8 +52,7 @@ def factor_kernel(dtype: str, *, tiled: bool, registers: int | None = None) -> w
         pairs_in: table,
         warps: wp.int32,
         # Out:
-        L_out: real,
-        D_inv_out: real,
+        factor_out: real,
     ):
         thread = wp.tid()
         factor_problem(
@@ -64,23 +66,21 @@ def factor_kernel(dtype: str, *, tiled: bool, registers: int | None = None) -> w
             pairs_in,
             warps,
             thread,
-            L_out,
-            D_inv_out,
+            factor_out,
         )
 
     return factor
 
 
 @cache
-def solve_kernel(dtype: str, *, tiled: bool, registers: int | None = None) -> wp.Kernel:
-    """Kernel that solves with every factor; see `SOLVE`."""
+def solve_kernel(dtype: str, *, tiled: bool) -> wp.Kernel:
+    """Kernel that solves by tables, unknowns in device memory; see `SOLVE`."""
     real = wp.array3d(dtype=_SCALARS[dtype]) if tiled else wp.array2d(dtype=_SCALARS[dtype])
     table, index = wp.array2d(dtype=wp.int32), wp.array1d(dtype=wp.int32)
 
     @wp.func_native(specialise(SOLVE, dtype, tiled=tiled))
     def solve_problem(
-        L_in: real,
-        D_inv_in: real,
+        factor_in: real,
         rhs_in: real,
         forward_segments_in: table,
         forward_node_in: index,
@@ -93,11 +93,10 @@ def solve_kernel(dtype: str, *, tiled: bool, registers: int | None = None) -> wp
         x_out: real,
     ): ...
 
-    @wp.kernel(module="unique", enable_backward=False, cuda_max_registers=registers)
+    @wp.kernel(module="unique", enable_backward=False)
     def solve(
         # In:
-        L_in: real,
-        D_inv_in: real,
+        factor_in: real,
         rhs_in: real,
         forward_segments_in: table,
         forward_node_in: index,
@@ -111,8 +110,7 @@ def solve_kernel(dtype: str, *, tiled: bool, registers: int | None = None) -> wp
     ):
         thread = wp.tid()
         solve_problem(
-            L_in,
-            D_inv_in,
+            factor_in,
             rhs_in,
             forward_segments_in,
             forward_node_in,
@@ -126,3 +124,91 @@ def solve_kernel(dtype: str, *, tiled: bool, registers: int | None = None) -> wp
         )
 
     return solve
+
+
+@cache
+def window_kernel(dtype: str, *, scratch: int) -> wp.Kernel:
+    """Kernel that solves with the unknowns in a window of shared memory; see `WINDOW_SOLVE`.
+
+    Args:
+        dtype: "float32" or "float64".
+        scratch: Numbers of shared memory per warp, from `window_scratch`.
+    """
+    scalar = _SCALARS[dtype]
+    real = wp.array3d(dtype=scalar)
+    table, index = wp.array2d(dtype=wp.int32), wp.array1d(dtype=wp.int32)
+
+    @wp.func_native(specialise(WINDOW_SOLVE, dtype, tiled=True, LEAD=LEAD))
+    def solve_problem(
+        factor_in: real,
+        rhs_in: real,
+        forward_segments_in: table,
+        forward_items_in: table,
+        forward_rows_in: table,
+        forward_slots_in: table,
+        forward_brings_in: index,
+        backward_segments_in: table,
+        backward_items_in: table,
+        backward_rows_in: table,
+        backward_slots_in: table,
+        backward_brings_in: index,
+        zero: wp.int32,
+        scratch: wp.tile[scalar, scratch],
+        thread: wp.int32,
+        x_out: real,
+    ): ...
+
+    @wp.kernel(module="unique", enable_backward=False)
+    def window_solve(
+        # In:
+        factor_in: real,
+        rhs_in: real,
+        forward_segments_in: table,
+        forward_items_in: table,
+        forward_rows_in: table,
+        forward_slots_in: table,
+        forward_brings_in: index,
+        backward_segments_in: table,
+        backward_items_in: table,
+        backward_rows_in: table,
+        backward_slots_in: table,
+        backward_brings_in: index,
+        zero: wp.int32,
+        # Out:
+        x_out: real,
+    ):
+        thread = wp.tid()
+        memory = wp.tile_empty(shape=scratch, dtype=scalar, storage="shared")
+        solve_problem(
+            factor_in,
+            rhs_in,
+            forward_segments_in,
+            forward_items_in,
+            forward_rows_in,
+            forward_slots_in,
+            forward_brings_in,
+            backward_segments_in,
+            backward_items_in,
+            backward_rows_in,
+            backward_slots_in,
+            backward_brings_in,
+            zero,
+            memory,
+            thread,
+            x_out,
+        )
+
+    return window_solve
+
+
+def window_scratch(n_slots: int, dtype: str, limit: int) -> int | None:
+    """Shared memory of the window kernel in numbers per warp; None if `limit` bytes are too few.
+
+    Sizes are rounded up to what the same number of warps per multiprocessor can have, so that a
+    handful of kernels serves all patterns.
+    """
+    item = 4 if dtype == "float32" else 8
+    needed = ((2 * LEAD + 3) * CHUNK + n_slots) * 32 * item
+    needed += (LEAD + 1) * CHUNK * 4 + (LEAD + 2) * CHUNK * 8
+    fitting = [limit // warps - 1024 for warps in _WARPS_PER_SM]
+    return next((size // item for size in reversed(fitting) if size >= needed), None)

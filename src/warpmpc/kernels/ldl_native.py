@@ -12,7 +12,6 @@ PREAMBLE = r"""
 typedef SCALAR Pack;
 #define PACK_EACH(out, in, f) (out) = f(in)
 #define SYNC() do { if (warps > 1) __syncthreads(); } while (0)
-#define STREAM(p) __ldcs(p)
 #else
 #define ON_CUDA 0
 #if ROW == 1
@@ -23,24 +22,22 @@ typedef SCALAR Pack __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR)))
 #define PACK_EACH(out, in, f) for (int _l = 0; _l < 32; ++_l) (out)[_l] = f((in)[_l])
 #endif
 #define SYNC()
-#define STREAM(p) (*(p))
 #endif
 struct alignas(8) Pair { int a, b; };
 #define AT(base, row) (*(Pack*)((base) + (row) * ROW))
 #define AT_CONST(base, row) (*(const Pack*)((base) + (row) * ROW))
-#define STREAM_AT(base, row) STREAM((const Pack*)((base) + (row) * ROW))
 
 #if ROW == 1
 // Batch-first: a problem's numbers are contiguous, one thread (or loop pass) per problem.
 const int warp = 0;
 const size_t problem = thread;
-if (problem >= (size_t)D_INV.shape[0]) return;
+if (problem >= (size_t)PER_TILE.shape[0]) return;
 #define BASE(array) ((array).data + problem * (array).shape[1])
 #else
 // Tiles: `warps` warps share a tile; on the CPU the first of its threads does all the work.
 const size_t tile = thread / (32 * warps);
 const int inside = (int)(thread % (32 * warps));
-if (tile >= (size_t)D_INV.shape[0]) return;
+if (tile >= (size_t)PER_TILE.shape[0]) return;
 #if ON_CUDA
 const int warp = inside / 32;
 #define BASE(array) ((array).data + tile * (array).shape[1] * 32 + inside % 32)
@@ -79,14 +76,14 @@ DOT = r"""
 
 FACTOR = (
     r"""
-#define D_INV D_inv_out
+#define PER_TILE factor_out
 """
     + PREAMBLE
     + DOT
     + r"""
 const SCALAR* __restrict__ K = BASE(K_in);
-SCALAR* L = BASE(L_out);
-SCALAR* D_inv = BASE(D_inv_out);
+SCALAR* L = BASE(factor_out);
+SCALAR* D_inv = L + (factor_out.shape[1] - columns_in.shape[0]) * ROW;
 const Pair* __restrict__ row_table = (const Pair*)rows_in.data;
 const Pair* __restrict__ pair_table = (const Pair*)pairs_in.data;
 const Pair* __restrict__ columns = (const Pair*)columns_in.data;
@@ -154,75 +151,30 @@ for (int s = 0; s < segments_in.shape[0]; ++s) {
 """
 )
 
+# Forward and backward solve by tables, unknowns in the output array.
 SOLVE = (
     r"""
-#define D_INV D_inv_in
+#define PER_TILE factor_in
 """
     + PREAMBLE
+    + DOT
     + r"""
-const SCALAR* __restrict__ L = BASE(L_in);
-const SCALAR* __restrict__ D_inv = BASE(D_inv_in);
+const int n = rhs_in.shape[1];
+SCALAR* F = BASE(factor_in);
+SCALAR* D_inv = F + (factor_in.shape[1] - n) * ROW;
 const SCALAR* __restrict__ rhs = BASE(rhs_in);
 SCALAR* x = BASE(x_out);
-
-#define INIT_FORWARD(u) AT_CONST(rhs, u)
-#define INIT_BACKWARD(u) (AT(x, u) * AT_CONST(D_inv, u))
-#if ON_CUDA
-// Software pipeline over chunks of U operands: table entries two chunks ahead, entries of L one
-// chunk ahead, gathers of x in the current one.  Only the last depends on results of this sweep.
-#define FETCH_TABLE(q)                                                        \
-    _Pragma("unroll") for (int v = 0; v < U_; ++v) {                          \
-        ix2[v].a = -1;                                                        \
-        if ((q) < n_chunks && (q) % chunks * U_ + v < width)                  \
-            ix2[v] = list[((q) / chunks) * stride * width + (q) % chunks * U_ + v]; \
-    }
-#define FETCH_L()                                                             \
-    _Pragma("unroll") for (int v = 0; v < U_; ++v) {                          \
-        ix1[v] = ix2[v];                                                      \
-        l1[v] = 0;                                                            \
-        if (ix1[v].a >= 0) l1[v] = STREAM_AT(L, ix1[v].a);                    \
-    }
-#define WALK(U, INIT)                                                         \
-    {                                                                         \
-        constexpr int U_ = U;                                                 \
-        const int chunks = (width + U_ - 1) / U_;                             \
-        const int stride = parallel ? warps : 1;                              \
-        const int begin = parallel ? first + warp : first;                    \
-        const int n_items = begin < last ? (last - begin + stride - 1) / stride : 0; \
-        const int n_chunks = n_items * chunks;                                \
-        const Pair* list = table + start + (begin - first) * width;           \
-        Pair ix0[U_], ix1[U_], ix2[U_];                                       \
-        Pack l0[U_], l1[U_];                                                  \
-        FETCH_TABLE(0) FETCH_L() FETCH_TABLE(1)                               \
-        int q = 0;                                                            \
-        for (int p = begin; p < last; p += stride) {                          \
-            const int u = node[p];                                            \
-            Pack acc = INIT(u);                                               \
-            for (int c = 0; c < chunks; ++c, ++q) {                           \
-                _Pragma("unroll") for (int v = 0; v < U_; ++v) { ix0[v] = ix1[v]; l0[v] = l1[v]; } \
-                FETCH_L() FETCH_TABLE(q + 2)                                  \
-                Pack r[U_];                                                   \
-                _Pragma("unroll") for (int v = 0; v < U_; ++v) {              \
-                    r[v] = 0;                                                 \
-                    if (ix0[v].a >= 0) r[v] = AT(x, ix0[v].b);                \
-                }                                                             \
-                _Pragma("unroll") for (int v = 0; v < U_; ++v) acc -= l0[v] * r[v]; \
-            }                                                                 \
-            AT(x, u) = acc;                                                   \
-        }                                                                     \
-    }
-#else
-#define WALK(U, INIT)                                                         \
-    for (int p = first; p < last; ++p) {                                      \
+#define FROM_RHS(u) AT_CONST(rhs, u)
+#define FROM_PIVOT(u) (AT(x, u) * AT(D_inv, u))
+#define WALK(U, START)                                                        \
+    for (int p = parallel ? first + warp : first; p < last; p += parallel ? warps : 1) { \
         const Pair* list = table + start + (p - first) * width;               \
         const int u = node[p];                                                \
-        Pack acc = INIT(u);                                                   \
-        for (int t = 0; t < width; ++t)                                       \
-            if (list[t].a >= 0) acc -= AT_CONST(L, list[t].a) * AT(x, list[t].b); \
+        Pack acc = START(u);                                                  \
+        DOT_CHUNKS(U, acc, list, width, F, x)                                 \
         AT(x, u) = acc;                                                       \
     }
-#endif
-#define SWEEP(segments, table_in, node_in, INIT)                              \
+#define SWEEP(segments, table_in, node_in, START)                             \
     {                                                                         \
         const Pair* __restrict__ table = (const Pair*)(table_in).data;        \
         const int* __restrict__ node = (node_in).data;                        \
@@ -231,25 +183,24 @@ SCALAR* x = BASE(x_out);
             const int first = seg[0], last = seg[1], parallel = seg[2];       \
             const int barrier = seg[3], width = seg[4], start = seg[5];       \
             if (parallel || warp == 0) {                                      \
-                if (width <= 1) { WALK(1, INIT) }                             \
-                else if (width <= 2) { WALK(2, INIT) }                        \
-                else if (width <= 4) { WALK(4, INIT) }                        \
-                else { WALK(8, INIT) }                                        \
+                if (width <= 1) { WALK(1, START) }                            \
+                else if (width <= 4) { WALK(4, START) }                       \
+                else { WALK(8, START) }                                       \
             }                                                                 \
             if (barrier) SYNC();                                              \
         }                                                                     \
     }
-SWEEP(forward_segments_in, forward_table_in, forward_node_in, INIT_FORWARD)
-SWEEP(backward_segments_in, backward_table_in, backward_node_in, INIT_BACKWARD)
+SWEEP(forward_segments_in, forward_table_in, forward_node_in, FROM_RHS)
+SWEEP(backward_segments_in, backward_table_in, backward_node_in, FROM_PIVOT)
 """
 )
 
 
-def specialise(text: str, dtype: str, *, tiled: bool) -> str:
-    """Binds a kernel text to a dtype and a layout."""
-    scalar, tiny = {
-        "float32": ("float", "1.17549435e-38f"),
-        "float64": ("double", "2.2250738585072014e-308"),
-    }[dtype]
-    row = 32 if tiled else 1
-    return f"#define SCALAR {scalar}\n#define TINY {tiny}\n#define ROW {row}\n{text}"
+def specialise(text: str, dtype: str, *, tiled: bool, **constants: int) -> str:
+    """Binds a kernel text to a dtype, a layout and further constants."""
+    by_dtype = {
+        "float32": {"SCALAR": "float", "TINY": "1.17549435e-38f", "PTX": '"f32"', "REG": '"f"'},
+        "float64": {"SCALAR": "double", "TINY": "2.2250738585072014e-308", "PTX": '"f64"', "REG": '"d"'},
+    }
+    values = {**by_dtype[dtype], "ROW": 32 if tiled else 1, **constants}
+    return "".join(f"#define {name} {value}\n" for name, value in values.items()) + text

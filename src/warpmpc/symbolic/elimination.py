@@ -31,11 +31,21 @@ def elimination_tree(K_pattern: SparsePattern) -> IntArray:
 
 
 def postorder(parent: IntArray) -> IntArray:
-    """Nodes of a forest such that every subtree is one block, children in ascending order."""
-    children: list[list[int]] = [[] for _ in range(parent.size)]
+    """Nodes of a forest such that every subtree is one block, the largest child subtree first.
+
+    Small subtrees then stand right before their parent, which keeps short the time between the
+    computation of a value and its last use.
+    """
+    n = parent.size
+    size = [1] * n
+    children: list[list[int]] = [[] for _ in range(n)]
     roots: list[int] = []
-    for node, up in enumerate(parent.tolist()):
-        (roots if up < 0 else children[up]).append(node)
+    for node, up in enumerate(parent.tolist()):  # children come before parents
+        if up < 0:
+            roots.append(node)
+        else:
+            size[up] += size[node]
+            children[up].append(node)
     order: list[int] = []
     stack = roots[::-1]
     while stack:
@@ -44,7 +54,7 @@ def postorder(parent: IntArray) -> IntArray:
             order.append(~node)
             continue
         stack.append(~node)
-        stack.extend(children[node][::-1])
+        stack.extend(sorted(children[node], key=lambda child: (size[child], -child)))
     return np.array(order, dtype=np.int32)
 
 

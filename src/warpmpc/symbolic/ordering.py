@@ -66,9 +66,7 @@ def _eliminate_stage(nodes: list[int], neighbours: list[set[int]]) -> list[int]:
     bounds = {node for node in nodes if len(neighbours[node]) == 1 and min(neighbours[node]) < node}
     todo, order = set(nodes), []
     while todo:
-        pivot = min(
-            todo, key=lambda node: (node not in bounds, len(neighbours[node]), -rank[node])
-        )
+        pivot = min(todo, key=lambda node: (node not in bounds, len(neighbours[node]), -rank[node]))
         todo.remove(pivot)
         order.append(pivot)
         clique = neighbours[pivot]

@@ -177,7 +177,10 @@ def build_schedule(
     if level_scheduling:
         factor_phases = build_phases(forward_levels, _pair_widths(elimination), narrow_factor)
         forward_phases = build_phases(forward_levels, L.row_counts, narrow_solve)
-        backward_phases = build_phases(backward_levels, L.col_counts, narrow_solve)
+        # As late as possible: columns that nobody waits for come last, in a few wide levels,
+        # instead of hanging one by one on the levels of the long narrow part.
+        latest = forward_levels.max(initial=0) - forward_levels
+        backward_phases = build_phases(latest, L.col_counts, narrow_solve)
     else:
         ascending = np.arange(elimination.n, dtype=np.int32)
         factor_phases = forward_phases = [Phase(ascending, parallel=False)]

@@ -63,7 +63,7 @@ def _cheapest_cut(widths: IntArray, weights: IntArray, forced: IntArray, budget:
     """
     n_items, n_segments = widths.size, min(int(forced.sum()) - 1 + budget, widths.size)
     # The programme is bound by memory traffic: half the bytes where the costs allow it.
-    largest = int(weights.sum()) * max(int(widths.max()), 1)
+    largest = max(int(weights.sum()), 1) * max(int(widths.max()), 1)
     dtype = np.int32 if largest < 1 << 28 else np.int64
     size = np.concatenate([[0], np.cumsum(weights)]).astype(dtype)
     best = np.full((n_items + 1, n_segments + 1), 2 * largest, dtype=dtype)

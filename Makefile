@@ -1,0 +1,45 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# They need make and a Python 3.11 to 3.13 with venv; the rest goes into .venv.
+
+SUPPORTED := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
+CANDIDATES := python3 python3.13 python3.12 python3.11
+PYTHON ?= $(firstword $(foreach p,$(CANDIDATES),\
+	$(shell $(p) -c '$(SUPPORTED)' >/dev/null 2>&1 && echo $(p))))
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test format docs clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1 \t/' | expand -t 16
+
+demo: $(VENV)/.viz ## set up, then solve a batch of KKT systems on the CPU and draw the analysis
+	$(BIN)/warpmpc demo ldl
+
+test: $(VENV)/.test ## set up, then check format, lint, types, and run the tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/pytest -n 2
+
+format: $(VENV)/.test ## format the code and fix what the linter can fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.docs ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean: ## remove the virtual environment, caches and build outputs
+	rm -rf $(VENV) build dist site figures .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp per extra: installed again only when pyproject.toml changes.
+$(VENV)/.%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	@test -n '$(PYTHON)' || { echo 'No Python 3.11 to 3.13 with venv found; set PYTHON=/path/to/python.'; exit 1; }
+	$(PYTHON) -m venv $(VENV)

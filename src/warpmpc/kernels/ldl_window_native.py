@@ -1,0 +1,201 @@
+"""Native text of the windowed solve: the factor streams by, the live unknowns stay on chip.
+
+One thread per problem on CUDA; a ring in shared memory receives rows of the factor by asynchronous
+copies that run LEAD fetches ahead of their use, a second ring the right-hand sides.  Every thread
+touches only its own lane of shared memory, so nothing has to be synchronised.  The CPU walks the same
+stream without rings.
+"""
+
+from warpmpc.kernels.ldl_native import PREAMBLE
+
+_STREAMED = r"""
+#define RING (LEAD + 1)
+#define ITEM_RING (LEAD + 2)
+#define LINE (32u * (unsigned)sizeof(SCALAR))  // bytes of one row of a tile
+const int lane = inside & 31;
+const SCALAR* F = BASE(factor_in);
+const SCALAR* rhs = BASE(rhs_in);
+SCALAR* x = BASE(x_out);
+// Byte addresses in shared memory: this thread's lane of factor, start values and window; then
+// what all lanes share, the slots of each step and the node and slot of each item.
+const unsigned ring = (unsigned)__cvta_generic_to_shared(scratch.data.ptr + lane);
+const unsigned values = ring + RING * CHUNK * LINE;
+const unsigned window = values + ITEM_RING * CHUNK * LINE;
+const unsigned lists = window - lane * (unsigned)sizeof(SCALAR) + (zero + 2) * LINE;
+const unsigned entries = lists + RING * CHUNK * 4;
+// Opaque to the compiler, so that an address is one multiply-add away from its base.
+asm("" : "+l"(F));
+asm("" : "+l"(x));
+
+#define FETCH(to, from)                                                       \
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(sizeof(SCALAR)))
+#define FETCH_16(to, from)                                                    \
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from))
+#define LOAD(value, address) asm volatile("ld.shared." PTX " %0, [%1];" : "=" REG(value) : "r"(address))
+#define STORE(address, value) asm volatile("st.shared." PTX " [%0], %1;" ::"r"(address), REG(value))
+
+// A padded step finds an older entry of this factor in the ring; the first one must be finite too.
+for (int v = 0; v < RING * CHUNK; ++v) STORE(ring + v * LINE, (SCALAR)0);
+STORE(window + zero * LINE, (SCALAR)0);
+
+for (int sweep = 0; sweep < 2; ++sweep) {
+    const int* __restrict__ segments = sweep ? backward_segments_in.data : forward_segments_in.data;
+    const int* __restrict__ items = sweep ? backward_items_in.data : forward_items_in.data;
+    const int4* __restrict__ rows = (const int4*)(sweep ? backward_rows_in.data : forward_rows_in.data);
+    const int* __restrict__ slots = sweep ? backward_slots_in.data : forward_slots_in.data;
+    const int* __restrict__ brings = sweep ? backward_brings_in.data : forward_brings_in.data;
+    const int n_segments = sweep ? backward_segments_in.shape[0] : forward_segments_in.shape[0];
+    const int n_chunks = sweep ? backward_rows_in.shape[0] : forward_rows_in.shape[0];
+    // Forward starts from the right-hand side, backward from what forward left in the output.
+    const SCALAR* start = sweep ? x : rhs;
+    asm("" : "+l"(start));
+
+    // What the next fetch needs is read one fetch ahead.
+    int4 low = rows[0], high = rows[1];
+    int bring = brings[0];
+    const int2* fetch_item = (const int2*)items;
+    int node[CHUNK];
+    _Pragma("unroll") for (int v = 0; v < CHUNK; ++v) node[v] = fetch_item[v].x;
+    int issued = 0;
+    unsigned to = ring, to_list = lists, to_value = values, to_entry = entries;
+    auto issue = [&] {
+        if (issued < n_chunks) {
+            const int row[CHUNK] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+            _Pragma("unroll") for (int v = 0; v < CHUNK; ++v)
+                if (row[v] >= 0) FETCH(to + v * LINE, F + (ptrdiff_t)row[v] * 32);
+            if (lane < 2) FETCH_16(to_list + lane * 16, slots + issued * CHUNK + lane * 4);
+            if (bring) {
+                _Pragma("unroll") for (int v = 0; v < CHUNK; ++v)
+                    FETCH(to_value + v * LINE, start + (ptrdiff_t)node[v] * 32);
+                if (lane < 4) FETCH_16(to_entry + lane * 16, fetch_item + lane * 2);
+                to_value += CHUNK * LINE;
+                to_entry += CHUNK * 8;
+                if (to_entry == entries + ITEM_RING * CHUNK * 8) { to_value = values; to_entry = entries; }
+                fetch_item += CHUNK;
+                _Pragma("unroll") for (int v = 0; v < CHUNK; ++v) node[v] = fetch_item[v].x;
+            }
+            to += CHUNK * LINE;
+            to_list += CHUNK * 4;
+            if (to == ring + RING * CHUNK * LINE) { to = ring; to_list = lists; }
+            if (++issued < n_chunks) {
+                low = rows[issued * 2];
+                high = rows[issued * 2 + 1];
+                bring = brings[issued];
+            }
+        }
+        asm volatile("cp.async.commit_group;");
+    };
+    for (int c = 0; c < LEAD; ++c) issue();
+
+    // The chunk that is being consumed: addresses of its factor rows and slots, steps taken.
+    unsigned f_chunk = ring + (RING - 1) * CHUNK * LINE, list = lists + (RING - 1) * CHUNK * 4;
+    int taken = CHUNK;
+    auto advance = [&] {
+        __syncwarp();  // the slots of the chunk before are read, its place is filled next
+        issue();
+        asm volatile("cp.async.wait_group %0;" ::"n"(LEAD) : "memory");
+        __syncwarp();
+        f_chunk += CHUNK * LINE;
+        list += CHUNK * 4;
+        if (f_chunk == ring + RING * CHUNK * LINE) { f_chunk = ring; list = lists; }
+        taken = 0;
+    };
+    unsigned value = values, entry = entries;
+    int next_count = segments[0], next_steps = segments[1];
+
+#define SLOTS_1(at) asm volatile("ld.shared.s32 %0, [%1];" : "=r"(i_next[0]) : "r"(at))
+#define SLOTS_2(at) asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(i_next[0]), "=r"(i_next[1]) : "r"(at))
+#define SLOTS_4(at) asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];" \
+    : "=r"(i_next[0]), "=r"(i_next[1]), "=r"(i_next[2]), "=r"(i_next[3]) : "r"(at))
+#define SLOTS_8(at) SLOTS_4(at); asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4 + 16];" \
+    : "=r"(i_next[4]), "=r"(i_next[5]), "=r"(i_next[6]), "=r"(i_next[7]) : "r"(at))
+#define TAKE(U)                                                               \
+    {                                                                         \
+        if (taken == CHUNK) advance();                                        \
+        const unsigned f_at = f_chunk + taken * LINE;                         \
+        SLOTS_##U(list + taken * 4);                                          \
+        _Pragma("unroll") for (int v = 0; v < U; ++v) LOAD(f_next[v], f_at + v * LINE); \
+        taken += U;                                                           \
+    }
+// What does not depend on the previous item is taken before that item is finished.
+#define RUN(U)                                                                \
+    {                                                                         \
+        SCALAR f[U], f_next[U], w[U];                                         \
+        int i_next[U];                                                        \
+        const int batches = steps / U;                                        \
+        int left = n_items * batches;                                         \
+        taken = (taken + U - 1) / U * U;                                      \
+        TAKE(U)                                                               \
+        for (int k = 0; k < n_items; ++k) {                                   \
+            SCALAR acc;                                                       \
+            int u, slot;                                                      \
+            LOAD(acc, value);                                                 \
+            asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(u), "=r"(slot) : "r"(entry)); \
+            value += LINE;                                                    \
+            entry += 8;                                                       \
+            if (entry == entries + ITEM_RING * CHUNK * 8) { value = values; entry = entries; } \
+            const SCALAR pivot = f_next[0];                                   \
+            for (int b = 0; b < batches; ++b) {                               \
+                _Pragma("unroll") for (int v = 0; v < U; ++v) {               \
+                    f[v] = f_next[v];                                         \
+                    LOAD(w[v], window + i_next[v] * LINE);                    \
+                }                                                             \
+                if (--left) TAKE(U)                                           \
+                _Pragma("unroll") for (int v = 0; v < U; ++v) acc -= f[v] * w[v]; \
+            }                                                                 \
+            STORE(window + slot * LINE, acc);                                 \
+            x[(ptrdiff_t)u * 32] = sweep ? acc : acc * pivot;                 \
+        }                                                                     \
+    }
+    for (int s = 0; s < n_segments; ++s) {
+        const int n_items = next_count, steps = next_steps;
+        if (s + 1 < n_segments) { next_count = segments[3 * s + 3]; next_steps = segments[3 * s + 4]; }
+        switch (steps) {
+            case 1: RUN(1) break;
+            case 2: RUN(2) break;
+            case 4: RUN(4) break;
+            default: RUN(8) break;
+        }
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncwarp();
+}
+"""
+
+_PLAIN = r"""
+SCALAR* F = BASE(factor_in);
+const SCALAR* __restrict__ rhs = BASE(rhs_in);
+SCALAR* x = BASE(x_out);
+SCALAR* window = scratch.data.ptr;
+AT(window, zero) = (Pack)0;
+#define SWEEP(segments_in, items_in, rows_in, slots_in, START, FINISH)        \
+    {                                                                         \
+        int item = 0;                                                         \
+        for (int s = 0; s < (segments_in).shape[0]; ++s) {                    \
+            const int* seg = (segments_in).data + s * 3;                      \
+            for (int k = 0; k < seg[0]; ++k, ++item) {                        \
+                const int* row = (rows_in).data + seg[2] + k * seg[1];        \
+                const int* slot = (slots_in).data + seg[2] + k * seg[1];      \
+                const int u = (items_in).data[2 * item];                      \
+                Pack acc = START;                                             \
+                for (int t = 0; t < seg[1]; ++t)                              \
+                    if (row[t] >= 0) acc -= AT(F, row[t]) * AT(window, slot[t]); \
+                AT(window, (items_in).data[2 * item + 1]) = acc;              \
+                AT(x, u) = FINISH;                                            \
+            }                                                                 \
+        }                                                                     \
+    }
+SWEEP(forward_segments_in, forward_items_in, forward_rows_in, forward_slots_in,
+      AT_CONST(rhs, u), acc * AT(F, row[0]))
+SWEEP(backward_segments_in, backward_items_in, backward_rows_in, backward_slots_in, AT(x, u), acc)
+"""
+
+WINDOW_SOLVE = (
+    "#define PER_TILE factor_in\n#define CHUNK 8\nint warps = 1;\n"
+    + PREAMBLE
+    + "#if ON_CUDA && ROW == 32\n"
+    + _STREAMED
+    + "#else\n"
+    + _PLAIN
+    + "#endif\n"
+)

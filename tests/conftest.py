@@ -1,0 +1,25 @@
+"""Settings of every test: float64 available, no silent rank promotion, the rule for `gpu` tests."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+import gpu_rule
+
+pytest_plugins = ["pytester"]
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips or fails a `gpu` test that has no device."""
+    if item.get_closest_marker("gpu") is None:
+        return
+    present, required = gpu_rule.cuda_device_present(), gpu_rule.gpu_required()
+    verdict = gpu_rule.gpu_verdict(present=present, required=required)
+    if verdict == "skip":
+        pytest.skip("JAX sees no CUDA device")
+    if verdict == "fail":
+        pytest.fail(f"JAX sees no CUDA device, but {gpu_rule.REQUIRE_GPU} is set", pytrace=False)

@@ -1,0 +1,75 @@
+"""The layering of the source tree as a pure function of file text.
+
+Reads: a path below ``src/warpmpc`` and its source.  Produces: one sentence per broken rule.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+MAX_LINES = 400
+LAYERS = ("problem", "symbolic", "codegen", "kernels", "qp", "sqp", "sim", "learn")
+FOUNDATION = ("_errors", "_types")
+ROOT = "__init__"  # the public names; whoever imports them imports every layer
+
+# Who may be imported from where.  A layer sees itself and everything to its left.
+ALLOWED: dict[str, set[str]] = {
+    **{layer: {*LAYERS[: i + 1], *FOUNDATION} for i, layer in enumerate(LAYERS)},
+    **{module: set(FOUNDATION) for module in FOUNDATION},
+    "systems": {"systems", "problem", *FOUNDATION},
+    ROOT: {*LAYERS, "systems", *FOUNDATION},
+}
+# The outermost modules see everything; apart from each other in this order, nobody sees them.
+ALLOWED["viz"] = {*ALLOWED, "viz"}
+ALLOWED["bench"] = {*ALLOWED, "bench"}
+ALLOWED["cli"] = {*ALLOWED, "cli"}
+
+# Third-party packages that are confined to some layers.
+CONFINED = {
+    "casadi": {"problem", "symbolic", "codegen", "systems"},
+    "warp": {"codegen", "kernels"},
+}
+
+
+def violations(path: str, source: str) -> list[str]:
+    """Broken rules of one file; `path` is relative to ``src/warpmpc``, with forward slashes."""
+    layer = PurePosixPath(path).with_suffix("").parts[0]
+    if layer not in ALLOWED:
+        return [f"{path}: {layer!r} has no place in the layering; add it to tests/layout_rules.py."]
+    found: list[str] = []
+    n_lines = len(source.splitlines())
+    if n_lines > MAX_LINES:
+        found.append(f"{path}: {n_lines} lines, at most {MAX_LINES} are allowed; split the file.")
+    for line, module in _imported_modules(path, ast.parse(source)):
+        package, *inside = module.split(".")
+        if package in CONFINED and layer not in CONFINED[package]:
+            found.append(f"{path}:{line}: {package} is confined to {sorted(CONFINED[package])}.")
+        if package == "warpmpc" and (target := _layer_of(inside)) not in ALLOWED[layer]:
+            found.append(f"{path}:{line}: {layer} must not import {target}.")
+    return found
+
+
+def _layer_of(inside: list[str]) -> str:
+    """Layer of ``warpmpc.<inside>``; a name that is no layer is one of the public names."""
+    return inside[0] if inside and inside[0] in ALLOWED else ROOT
+
+
+def _imported_modules(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every import at any depth, `import_module` of a literal included."""
+    here = ("warpmpc", *PurePosixPath(path).parts[:-1])
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = [*here[: len(here) - level + 1]] if level else []
+                base += [module] if module else []
+                # `from warpmpc import qp` names the layer only in the imported name.
+                yield from ((node.lineno, ".".join([*base, alias.name])) for alias in names)
+            case ast.Call(func=func, args=[ast.Constant(value=str(name)), *_]):
+                if ast.unparse(func).rpartition(".")[2] in ("import_module", "__import__"):
+                    yield node.lineno, name
+            case _:
+                pass
