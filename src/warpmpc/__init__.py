@@ -1,1 +1,39 @@
-"""warpmpc"""
+"""warpmpc: nonlinear model-predictive control in large batches on one GPU, inside JAX.
+
+The folder tree is the data path:
+
+    problem    what a user writes: stage functions, constraints, dynamics
+    symbolic   pattern of the KKT matrix, ordering, elimination, schedules (host)
+    codegen    programs and kernels from both
+    kernels    Warp kernels and their JAX calls
+    qp         linear systems and quadratic programs in batches
+    sqp, sim, learn   nonlinear programs, closed loop, approximation by networks
+
+A layer imports only layers to its left.  Public names are those below.
+"""
+
+from warpmpc._errors import (
+    CodegenError,
+    PatternError,
+    ProblemError,
+    SettingsError,
+    WarpMPCError,
+)
+from warpmpc._types import FactorStatus
+from warpmpc.qp.kkt_solvers.base import LDLSettings
+from warpmpc.qp.ldl_solver import LDLFactor, LDLSolver
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CodegenError",
+    "FactorStatus",
+    "LDLFactor",
+    "LDLSettings",
+    "LDLSolver",
+    "PatternError",
+    "ProblemError",
+    "SettingsError",
+    "WarpMPCError",
+    "__version__",
+]

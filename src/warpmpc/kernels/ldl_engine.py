@@ -71,12 +71,10 @@ class TableLDL:
         scale = np.ones(nnz_K) if scale is None else scale
         self._window, self._scratch = window, 0
         if window:
-            self._scratch = window_scratch(window.n_slots, dtype, shared_memory_limit()) or 0
-            if not self._scratch:
-                raise CodegenError(
-                    f"A window of {window.n_slots} unknowns does not fit into shared memory; "
-                    "solve by tables instead (LDLSettings(window=False))."
-                )
+            scratch = window_scratch(window.n_slots, dtype, shared_memory_limit())
+            if scratch is None:
+                raise CodegenError(f"A window of {window.n_slots} unknowns exceeds shared memory.")
+            self._scratch = scratch
         solve_tables = _window_tables(window) if window else _solve_tables(schedule)
         with jax.ensure_compile_time_eval():
             self._factor_tables = [
@@ -118,6 +116,11 @@ class TableLDL:
 
     def _like(self, array: jax.Array, rows: int) -> tuple[int, ...]:
         return (array.shape[0], rows, LANES) if self.tiled else (array.shape[0], rows)
+
+
+def window_fits(window: WindowStream, dtype: str) -> bool:
+    """Whether the default device has the shared memory that a window needs."""
+    return window_scratch(window.n_slots, dtype, shared_memory_limit()) is not None
 
 
 def _at_least_one_row(table: np.ndarray) -> np.ndarray:

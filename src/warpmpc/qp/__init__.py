@@ -1,0 +1,1 @@
+"""Batched linear systems and quadratic programs."""

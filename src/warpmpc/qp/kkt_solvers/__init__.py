@@ -1,0 +1,1 @@
+"""Interchangeable engines behind one protocol; register a new one in `BACKENDS`."""
