@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from warpmpc.symbolic.elimination import Elimination
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.symbolic.schedule import FactorSchedule, LDLSchedule, SolveSchedule
+from warpmpc.symbolic.window import Sweep, WindowStream
 
 
 def dense_pattern(pattern: SparsePattern) -> np.ndarray:
@@ -190,3 +191,58 @@ def run_solve(schedule: LDLSchedule, L: np.ndarray, D: np.ndarray, rhs: np.ndarr
     solution = np.empty_like(rhs, dtype=float)
     solution[perm] = backward
     return solution
+
+
+def _run_sweep(
+    sweep: Sweep, zero: int, factor: np.ndarray, start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Unknowns by node (NaN where no item wrote) and the row of the first step of each node.
+
+    A padded step multiplies whatever the kernel has at hand, here one, by its slot: that must be
+    the zero slot.
+    """
+    rows, slots = sweep.rows.ravel(), sweep.slots.ravel()
+    at_hand = np.append(factor, 1.0)  # row -1
+    memory = np.full(zero + 2, np.nan)
+    memory[zero] = 0.0
+    out, first_row = np.full(start.size, np.nan), np.full(start.size, -1)
+    items = iter(sweep.items.tolist())
+    for n_items, steps, first in sweep.segments.tolist():
+        for k in range(n_items):
+            node, slot = next(items)
+            span = slice(first + k * steps, first + (k + 1) * steps)
+            out[node] = start[node] - at_hand[rows[span]] @ memory[slots[span]]
+            first_row[node] = rows[span][0]
+            if slot != zero + 1:  # what goes to the last slot is never seen again
+                memory[slot] = out[node]
+    return out, first_row
+
+
+def run_window(window: WindowStream, factor: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """Walks both sweeps of a windowed solve; `factor` lists L, then inverse pivots by node."""
+    forward, pivot = _run_sweep(window.forward, window.zero, factor, rhs)
+    return _run_sweep(window.backward, window.zero, factor, forward * factor[pivot])[0]
+
+
+def most_alive(order: np.ndarray, reads: np.ndarray) -> int:
+    """Largest number of unknowns that are computed and still needed, right after any item.
+
+    ``reads[i, j]``: item i reads unknown j.  An item that reads an unknown for the last time may
+    take its place.
+    """
+    time = np.argsort(order)
+    last = np.where(reads.any(axis=0), np.where(reads, time[:, None], -1).max(axis=0), -1)
+    return max(int(((time <= now) & (last > now)).sum()) for now in range(order.size))
+
+
+def relative_residuals(
+    K: sp.csc_matrix, values: np.ndarray, solution: np.ndarray, rhs: np.ndarray
+) -> np.ndarray:
+    """``|K x - rhs| / |rhs|`` per instance in float64; upper pattern, batch-first arrays."""
+    values, x, b = (np.asarray(a, dtype=np.float64) for a in (values, solution, rhs))
+    cols = np.repeat(np.arange(K.shape[1]), np.diff(K.indptr))
+    off = K.indices != cols
+    residual = -b.T
+    np.add.at(residual, K.indices, (values * x[:, cols]).T)
+    np.add.at(residual, cols[off], (values[:, off] * x[:, K.indices[off]]).T)
+    return np.linalg.norm(residual, axis=0) / np.linalg.norm(b, axis=1)

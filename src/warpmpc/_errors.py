@@ -10,7 +10,7 @@ class WarpMPCError(Exception):
 
 
 class ProblemError(WarpMPCError):
-    """The problem definition or the data handed to a solver is wrong (shape, dtype, value, name)."""
+    """The problem or the data handed to a solver is wrong (shape, dtype, value, name)."""
 
 
 class PatternError(WarpMPCError):

@@ -28,7 +28,7 @@ def check_dtype(dtype: str | np.dtype | type) -> str:
         name = str(dtype)
     if name not in DTYPES:
         raise SettingsError(f"dtype must be one of {DTYPES}, got {name!r}.")
-    if name == "float64" and not jax.config.jax_enable_x64:
+    if name == "float64" and not jax.config.read("jax_enable_x64"):
         raise SettingsError(
             'dtype "float64" needs 64-bit mode in JAX: call '
             '`jax.config.update("jax_enable_x64", True)` before creating the solver.'

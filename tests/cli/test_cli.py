@@ -109,17 +109,6 @@ def test_every_command_has_help(capsys, name):
     assert COMMANDS[name].HELP.split()[0] in capsys.readouterr().out
 
 
-def test_help_does_not_load_jax():
-    code = (
-        "import sys; from warpmpc.cli.main import build_parser; build_parser().format_help(); "
-        "print([name for name in ('jax', 'warp', 'casadi', 'matplotlib') if name in sys.modules])"
-    )
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert loaded.stdout.strip() == "[]"
-
-
 def test_reader_may_stop_early():
     command = f"'{sys.executable}' -m warpmpc.cli.main info --pattern cartpole | true"
     run = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True)

@@ -131,9 +131,11 @@ class TestPostorder:
             times = np.sort(when[subtree])
             assert times[-1] == when[root]
             np.testing.assert_array_equal(np.diff(times), 1)
-        siblings = [np.flatnonzero(parent == up) for up in range(-1, n)]
-        for children in siblings:
-            assert np.all(np.diff(when[children]) > 0)
+        size = [sum(root in ancestors(parent, i) for i in range(n)) for root in range(n)]
+        for up in range(n):
+            children = np.flatnonzero(parent == up).tolist()
+            largest_first = sorted(children, key=lambda child: (-size[child], child))
+            assert np.all(np.diff(when[largest_first]) > 0)
 
     def test_deep_chain(self):
         parent = np.append(np.arange(1, 5000), -1).astype(np.int32)

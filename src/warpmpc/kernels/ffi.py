@@ -14,6 +14,11 @@ import warp as wp
 from jax.custom_batching import custom_vmap
 
 Shape = tuple[int, ...]
+
+# Warp announces itself and every module it loads on standard output; a library should not.
+if wp.config.log_level == wp.LOG_INFO:
+    wp.config.log_level = wp.LOG_WARNING
+
 _HOPPER_SHARED_MEMORY = 227 * 1024
 
 

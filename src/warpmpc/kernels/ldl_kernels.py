@@ -1,7 +1,7 @@
 """Table-driven LDL' kernels: factorisation, and forward plus backward solve in one launch.
 
-Reads: tables of `symbolic.schedule`, tiled (or batch-first) arrays.  Produces: L, the inverse pivots,
-solutions.  `problem` below means the thread index; see `ldl_native` for how threads map to tiles.
+Reads: tables of `symbolic.schedule`, tiled (or batch-first) arrays.  Produces: factors (entries of
+L, then inverse pivots) and solutions.  See `ldl_native` for how threads map to tiles.
 """
 
 from functools import cache
@@ -210,5 +210,7 @@ def window_scratch(n_slots: int, dtype: str, limit: int) -> int | None:
     item = 4 if dtype == "float32" else 8
     needed = ((2 * LEAD + 3) * CHUNK + n_slots) * 32 * item
     needed += (LEAD + 1) * CHUNK * 4 + (LEAD + 2) * CHUNK * 8
-    fitting = [limit // warps - 1024 for warps in _WARPS_PER_SM]
+    # A multiprocessor has 1 KiB more than one block may use; each block costs it 1 KiB, and Warp
+    # keeps 4 bytes per thread.
+    fitting = [((limit + 1024) // warps - 1024 - 128) // 16 * 16 for warps in _WARPS_PER_SM]
     return next((size // item for size in reversed(fitting) if size >= needed), None)

@@ -51,26 +51,29 @@ warps = 1;
 """
 
 # acc -= sum of left[a] * right[b] over one operand list, U at a time so that U loads of each kind
-# are in flight together; the order of the sum is that of the table.
+# are in flight together; the order of the sum is that of the table, whose width is a multiple of U.
 DOT = r"""
 #if ON_CUDA
 #define DOT_CHUNKS(U, acc, list, width, left, right)                          \
     for (int t = 0; t < (width); t += U) {                                    \
         Pair ix[U]; Pack l[U], r[U];                                          \
-        _Pragma("unroll") for (int v = 0; v < U; ++v) {                       \
-            ix[v].a = -1;                                                     \
-            if (U == 1 || t + v < (width)) ix[v] = (list)[t + v];             \
-        }                                                                     \
+        _Pragma("unroll") for (int v = 0; v < U; ++v) ix[v] = (list)[t + v];  \
         _Pragma("unroll") for (int v = 0; v < U; ++v) {                       \
             l[v] = r[v] = 0;                                                  \
-            if (ix[v].a >= 0) { l[v] = AT(left, ix[v].a); r[v] = AT(right, ix[v].b); } \
+            if (ix[v].a >= 0) {                                               \
+                l[v] = AT(left, (ptrdiff_t)ix[v].a);                          \
+                r[v] = AT(right, (ptrdiff_t)ix[v].b);                         \
+            }                                                                 \
         }                                                                     \
         _Pragma("unroll") for (int v = 0; v < U; ++v) acc -= l[v] * r[v];     \
     }
+// Opaque to the compiler, so that an address is one multiply-add away from its base.
+#define OPAQUE(pointer) asm("" : "+l"(pointer))
 #else
 #define DOT_CHUNKS(U, acc, list, width, left, right)                          \
     for (int t = 0; t < (width); ++t)                                         \
         if ((list)[t].a >= 0) acc -= AT(left, (list)[t].a) * AT(right, (list)[t].b);
+#define OPAQUE(pointer)
 #endif
 """
 
@@ -84,6 +87,8 @@ FACTOR = (
 const SCALAR* __restrict__ K = BASE(K_in);
 SCALAR* L = BASE(factor_out);
 SCALAR* D_inv = L + (factor_out.shape[1] - columns_in.shape[0]) * ROW;
+OPAQUE(L);
+OPAQUE(D_inv);
 const Pair* __restrict__ row_table = (const Pair*)rows_in.data;
 const Pair* __restrict__ pair_table = (const Pair*)pairs_in.data;
 const Pair* __restrict__ columns = (const Pair*)columns_in.data;
@@ -100,18 +105,42 @@ auto invert = [](SCALAR d) -> SCALAR {
 };
 
 // Divide row j of L by its pivots; what is left of the diagonal is the pivot of column j.
+#if ON_CUDA
+#define DIVIDE_ROW(U)                                                         \
+    for (int t = 0; t < row_width; t += U) {                                  \
+        Pair ix[U]; Pack l[U], r[U];                                          \
+        _Pragma("unroll") for (int v = 0; v < U; ++v) ix[v] = list[t + v];    \
+        _Pragma("unroll") for (int v = 0; v < U; ++v) {                       \
+            l[v] = r[v] = 0;                                                  \
+            if (ix[v].a >= 0) {                                               \
+                l[v] = AT(L, (ptrdiff_t)ix[v].a);                             \
+                r[v] = AT(D_inv, (ptrdiff_t)ix[v].b);                         \
+            }                                                                 \
+        }                                                                     \
+        _Pragma("unroll") for (int v = 0; v < U; ++v) {                       \
+            r[v] *= l[v];                                                     \
+            d -= l[v] * r[v];                                                 \
+            if (ix[v].a >= 0) AT(L, (ptrdiff_t)ix[v].a) = r[v];               \
+        }                                                                     \
+    }
+#else
+#define DIVIDE_ROW(U)                                                         \
+    for (int t = 0; t < row_width; ++t) {                                     \
+        if (list[t].a < 0) continue;                                          \
+        const Pack v = AT(L, list[t].a);                                      \
+        const Pack l = v * AT(D_inv, list[t].b);                              \
+        d -= v * l;                                                           \
+        AT(L, list[t].a) = l;                                                 \
+    }
+#endif
 #define PIVOT(p)                                                              \
     {                                                                         \
         const Pair* list = row_table + row_start + ((p) - first) * row_width; \
         const Pair column = columns[p];                                       \
         Pack d = AT_CONST(K, column.b) * scale[column.b];                     \
-        for (int t = 0; t < row_width; ++t) {                                 \
-            if (list[t].a < 0) continue;                                      \
-            const Pack v = AT(L, list[t].a);                                  \
-            const Pack l = v * AT(D_inv, list[t].b);                          \
-            d -= v * l;                                                       \
-            AT(L, list[t].a) = l;                                             \
-        }                                                                     \
+        if (row_width <= 1) { DIVIDE_ROW(1) }                                 \
+        else if (row_width <= 4) { DIVIDE_ROW(2) }                            \
+        else { DIVIDE_ROW(8) }                                                \
         Pack inverse;                                                         \
         PACK_EACH(inverse, d, invert);                                        \
         AT(D_inv, column.a) = inverse;                                        \
@@ -162,8 +191,10 @@ SOLVE = (
 const int n = rhs_in.shape[1];
 SCALAR* F = BASE(factor_in);
 SCALAR* D_inv = F + (factor_in.shape[1] - n) * ROW;
+OPAQUE(F);
 const SCALAR* __restrict__ rhs = BASE(rhs_in);
 SCALAR* x = BASE(x_out);
+OPAQUE(x);
 #define FROM_RHS(u) AT_CONST(rhs, u)
 #define FROM_PIVOT(u) (AT(x, u) * AT(D_inv, u))
 #define WALK(U, START)                                                        \
@@ -184,7 +215,7 @@ SCALAR* x = BASE(x_out);
             const int barrier = seg[3], width = seg[4], start = seg[5];       \
             if (parallel || warp == 0) {                                      \
                 if (width <= 1) { WALK(1, START) }                            \
-                else if (width <= 4) { WALK(4, START) }                       \
+                else if (width <= 4) { WALK(2, START) }                       \
                 else { WALK(8, START) }                                       \
             }                                                                 \
             if (barrier) SYNC();                                              \
@@ -200,7 +231,12 @@ def specialise(text: str, dtype: str, *, tiled: bool, **constants: int) -> str:
     """Binds a kernel text to a dtype, a layout and further constants."""
     by_dtype = {
         "float32": {"SCALAR": "float", "TINY": "1.17549435e-38f", "PTX": '"f32"', "REG": '"f"'},
-        "float64": {"SCALAR": "double", "TINY": "2.2250738585072014e-308", "PTX": '"f64"', "REG": '"d"'},
+        "float64": {
+            "SCALAR": "double",
+            "TINY": "2.2250738585072014e-308",
+            "PTX": '"f64"',
+            "REG": '"d"',
+        },
     }
     values = {**by_dtype[dtype], "ROW": 32 if tiled else 1, **constants}
     return "".join(f"#define {name} {value}\n" for name, value in values.items()) + text

@@ -1,9 +1,8 @@
 """Native text of the windowed solve: the factor streams by, the live unknowns stay on chip.
 
 One thread per problem on CUDA; a ring in shared memory receives rows of the factor by asynchronous
-copies that run LEAD fetches ahead of their use, a second ring the right-hand sides.  Every thread
-touches only its own lane of shared memory, so nothing has to be synchronised.  The CPU walks the same
-stream without rings.
+copies that run LEAD chunks ahead of their use, a second ring the right-hand sides.  The 32 threads of
+a warp copy together and compute each on its own problem.  The CPU walks the same stream without rings.
 """
 
 from warpmpc.kernels.ldl_native import PREAMBLE
@@ -12,13 +11,21 @@ _STREAMED = r"""
 #define RING (LEAD + 1)
 #define ITEM_RING (LEAD + 2)
 #define LINE (32u * (unsigned)sizeof(SCALAR))  // bytes of one row of a tile
+#define LANES_PER_ROW (LINE / 16)               // a copy moves 16 bytes per lane
+#define ROWS_PER_COPY (32 / LANES_PER_ROW)
+#define COPIES (CHUNK / ROWS_PER_COPY)
 const int lane = inside & 31;
-const SCALAR* F = BASE(factor_in);
-const SCALAR* rhs = BASE(rhs_in);
+const unsigned my_row = lane / LANES_PER_ROW, my_part = lane % LANES_PER_ROW;
 SCALAR* x = BASE(x_out);
+// Where this lane copies from, and (below) to.
+const char* F = (const char*)(BASE(factor_in) - lane) + my_part * 16;
+const char* rhs = (const char*)(BASE(rhs_in) - lane) + my_part * 16;
+const char* x_back = (const char*)(x - lane) + my_part * 16;
+const unsigned my_place = my_row * LINE + my_part * 16;
 // Byte addresses in shared memory: this thread's lane of factor, start values and window; then
 // what all lanes share, the slots of each step and the node and slot of each item.
-const unsigned ring = (unsigned)__cvta_generic_to_shared(scratch.data.ptr + lane);
+const unsigned base = (unsigned)__cvta_generic_to_shared(scratch.data.ptr);
+const unsigned ring = base + lane * (unsigned)sizeof(SCALAR);
 const unsigned values = ring + RING * CHUNK * LINE;
 const unsigned window = values + ITEM_RING * CHUNK * LINE;
 const unsigned lists = window - lane * (unsigned)sizeof(SCALAR) + (zero + 2) * LINE;
@@ -28,58 +35,62 @@ asm("" : "+l"(F));
 asm("" : "+l"(x));
 
 #define FETCH(to, from)                                                       \
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(sizeof(SCALAR)))
-#define FETCH_16(to, from)                                                    \
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from))
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from))
 #define LOAD(value, address) asm volatile("ld.shared." PTX " %0, [%1];" : "=" REG(value) : "r"(address))
 #define STORE(address, value) asm volatile("st.shared." PTX " [%0], %1;" ::"r"(address), REG(value))
 
 // A padded step finds an older entry of this factor in the ring; the first one must be finite too.
 for (int v = 0; v < RING * CHUNK; ++v) STORE(ring + v * LINE, (SCALAR)0);
 STORE(window + zero * LINE, (SCALAR)0);
+__syncwarp();
 
 for (int sweep = 0; sweep < 2; ++sweep) {
     const int* __restrict__ segments = sweep ? backward_segments_in.data : forward_segments_in.data;
     const int* __restrict__ items = sweep ? backward_items_in.data : forward_items_in.data;
-    const int4* __restrict__ rows = (const int4*)(sweep ? backward_rows_in.data : forward_rows_in.data);
+    const int* __restrict__ rows = sweep ? backward_rows_in.data : forward_rows_in.data;
     const int* __restrict__ slots = sweep ? backward_slots_in.data : forward_slots_in.data;
     const int* __restrict__ brings = sweep ? backward_brings_in.data : forward_brings_in.data;
     const int n_segments = sweep ? backward_segments_in.shape[0] : forward_segments_in.shape[0];
     const int n_chunks = sweep ? backward_rows_in.shape[0] : forward_rows_in.shape[0];
     // Forward starts from the right-hand side, backward from what forward left in the output.
-    const SCALAR* start = sweep ? x : rhs;
+    const char* start = sweep ? x_back : rhs;
     asm("" : "+l"(start));
 
-    // What the next fetch needs is read one fetch ahead.
-    int4 low = rows[0], high = rows[1];
-    int bring = brings[0];
+    // What the next fetch needs is read one fetch ahead, by each lane for the rows it copies.
+    int row[COPIES], node[COPIES];
     const int2* fetch_item = (const int2*)items;
-    int node[CHUNK];
-    _Pragma("unroll") for (int v = 0; v < CHUNK; ++v) node[v] = fetch_item[v].x;
-    int issued = 0;
-    unsigned to = ring, to_list = lists, to_value = values, to_entry = entries;
+    _Pragma("unroll") for (int c = 0; c < COPIES; ++c) {
+        row[c] = rows[c * ROWS_PER_COPY + my_row];
+        node[c] = fetch_item[c * ROWS_PER_COPY + my_row].x;
+    }
+    int bring = brings[0], issued = 0;
+    unsigned to = base + my_place, to_list = lists;
+    unsigned to_value = to + RING * CHUNK * LINE, to_entry = entries;
     auto issue = [&] {
         if (issued < n_chunks) {
-            const int row[CHUNK] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-            _Pragma("unroll") for (int v = 0; v < CHUNK; ++v)
-                if (row[v] >= 0) FETCH(to + v * LINE, F + (ptrdiff_t)row[v] * 32);
-            if (lane < 2) FETCH_16(to_list + lane * 16, slots + issued * CHUNK + lane * 4);
+            _Pragma("unroll") for (int c = 0; c < COPIES; ++c)
+                if (row[c] >= 0) FETCH(to + c * ROWS_PER_COPY * LINE, F + (ptrdiff_t)row[c] * LINE);
+            if (lane < 2) FETCH(to_list + lane * 16, slots + issued * CHUNK + lane * 4);
             if (bring) {
-                _Pragma("unroll") for (int v = 0; v < CHUNK; ++v)
-                    FETCH(to_value + v * LINE, start + (ptrdiff_t)node[v] * 32);
-                if (lane < 4) FETCH_16(to_entry + lane * 16, fetch_item + lane * 2);
+                _Pragma("unroll") for (int c = 0; c < COPIES; ++c)
+                    FETCH(to_value + c * ROWS_PER_COPY * LINE, start + (ptrdiff_t)node[c] * LINE);
+                if (lane < 4) FETCH(to_entry + lane * 16, fetch_item + lane * 2);
                 to_value += CHUNK * LINE;
                 to_entry += CHUNK * 8;
-                if (to_entry == entries + ITEM_RING * CHUNK * 8) { to_value = values; to_entry = entries; }
+                if (to_entry == entries + ITEM_RING * CHUNK * 8) {
+                    to_value -= ITEM_RING * CHUNK * LINE;
+                    to_entry = entries;
+                }
                 fetch_item += CHUNK;
-                _Pragma("unroll") for (int v = 0; v < CHUNK; ++v) node[v] = fetch_item[v].x;
+                _Pragma("unroll") for (int c = 0; c < COPIES; ++c)
+                    node[c] = fetch_item[c * ROWS_PER_COPY + my_row].x;
             }
             to += CHUNK * LINE;
             to_list += CHUNK * 4;
-            if (to == ring + RING * CHUNK * LINE) { to = ring; to_list = lists; }
+            if (to_list == entries) { to -= RING * CHUNK * LINE; to_list = lists; }
             if (++issued < n_chunks) {
-                low = rows[issued * 2];
-                high = rows[issued * 2 + 1];
+                _Pragma("unroll") for (int c = 0; c < COPIES; ++c)
+                    row[c] = rows[issued * CHUNK + c * ROWS_PER_COPY + my_row];
                 bring = brings[issued];
             }
         }
@@ -158,6 +169,7 @@ for (int sweep = 0; sweep < 2; ++sweep) {
         }
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
+    __threadfence();  // lanes copy each other's results back in the next sweep
     __syncwarp();
 }
 """

@@ -1,7 +1,7 @@
 """Layout of batched arrays: batch-first outside, tiles of 32 problems inside.
 
-A tiled array has shape ``[tiles, rows, 32]``; problem b is lane ``b % 32`` of tile ``b // 32``.  For
-one row the 32 problems of a warp are one 128-byte line, and all that a warp reads is contiguous.
+A tiled array has shape ``[tiles, rows, 32]``; problem b is lane ``b % 32`` of tile ``b // 32``.
+For one row the problems of a warp are one 128-byte line, and all that a warp reads is contiguous.
 """
 
 from __future__ import annotations

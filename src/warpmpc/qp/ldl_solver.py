@@ -35,8 +35,8 @@ class LDLFactor:
 
     Attributes:
         values: Numbers in the backend's own layout.
-        status: `FactorStatus` per instance, shape of the batch.  Only instances with status 0 can be
-            solved with; the others give NaN.
+        status: `FactorStatus` per instance, shape of the batch.  Instances whose status is not 0
+            give NaN in `solve`.
     """
 
     values: Any
@@ -96,6 +96,7 @@ class LDLSolver:
         system = LinearSystem(self.elimination, source, n_values, self.dtype, value_scale)
         self.engine: LDLBackend = BACKENDS[backend](system, settings)
         self._factor, self._solve = jax.jit(self._factor_batch), jax.jit(self._solve_batch)
+        self._expected: dict[tuple[int, ...], list[tuple[Any, ...]]] = {}
 
     @property
     def n(self) -> int:
@@ -117,13 +118,16 @@ class LDLSolver:
         matrix = sp.csc_matrix(K)
         given = SparsePattern.from_scipy(matrix)
         if given.shape != self.pattern.shape:
-            raise ProblemError(f"Expected a matrix of shape {self.pattern.shape}, got {given.shape}.")
+            raise ProblemError(
+                f"Expected a matrix of shape {self.pattern.shape}, got {given.shape}."
+            )
         matrix.sort_indices()
         position = self.pattern.positions(given.row_idx, given.col_idx)
         if (position < 0).any():
             at = int(np.flatnonzero(position < 0)[0])
             raise ProblemError(
-                f"Entry ({given.row_idx[at]}, {given.col_idx[at]}) is not in the pattern of this solver."
+                f"Entry ({given.row_idx[at]}, {given.col_idx[at]}) is not in the pattern of this "
+                "solver; build the solver with a pattern that has it."
             )
         values = np.zeros(self.nnz, dtype=self.dtype)
         values[position] = matrix.data
@@ -155,10 +159,12 @@ class LDLSolver:
                 f"rhs has leading axes {rhs.shape[:-1]} but the factor {factor.status.shape}; "
                 "pass one right-hand side per factorised matrix."
             )
+        self._check_belongs(factor)
         return self._solve(factor, rhs)
 
     def factors(self, factor: LDLFactor) -> tuple[jax.Array, jax.Array]:
         """L (values in column-major order of its pattern) and D, in elimination order."""
+        self._check_belongs(factor)
         leading = factor.status.shape
         L, D = self.engine.factors(factor.values, int(np.prod(leading)))
         return L.reshape(*leading, self.nnz_L), D.reshape(*leading, self.n)
@@ -176,8 +182,21 @@ class LDLSolver:
         ok = factor.ok.reshape(-1, 1)
         return jnp.where(ok, x, jnp.nan).reshape(rhs.shape)
 
+    def _check_belongs(self, factor: LDLFactor) -> None:
+        """Kernels trust the shape of a factor, so a foreign one must not reach them."""
+        leading = factor.status.shape
+        if leading not in self._expected:
+            K_vals = jax.ShapeDtypeStruct((*leading, self.nnz), self.dtype)
+            self._expected[leading] = _shapes(jax.eval_shape(self._factor, K_vals))
+        if _shapes(factor) != self._expected[leading]:
+            raise ProblemError(
+                "This factor was not made by this solver, or under another `jax.vmap`: call "
+                "factor() and solve() of the same solver under the same transformations."
+            )
+
     def _checked(self, array: ArrayLike, name: str, size: int) -> jax.Array:
         """Shape and dtype of an argument, before JAX converts anything silently."""
+        check_dtype(self.dtype)  # 64-bit mode may have been left since the solver was made
         dtype = getattr(array, "dtype", None)
         if dtype is None:
             raise ProblemError(f"{name} must be a NumPy or JAX array, got {type(array).__name__}.")
@@ -193,6 +212,10 @@ class LDLSolver:
         if 0 in array.shape:
             raise ProblemError(f"{name} is empty: shape {tuple(array.shape)}.")
         return jnp.asarray(array)
+
+
+def _shapes(factor: LDLFactor) -> list[tuple[Any, ...]]:
+    return [(leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(factor)]
 
 
 def _check_scaling(scaling: np.ndarray | None, n: int) -> np.ndarray | None:

@@ -144,9 +144,7 @@ class Elimination:
         # fixes the order of summation whatever the schedule does later.
         by_target = np.lexsort((left, target))
         ptr = np.searchsorted(target[by_target], np.arange(self.nnz_L + 1))
-        return UpdateList(
-            ptr, left[by_target].astype(np.int32), right[by_target].astype(np.int32)
-        )
+        return UpdateList(ptr, left[by_target].astype(np.int32), right[by_target].astype(np.int32))
 
     def counts(self, itemsize: int = 4) -> dict[str, int]:
         """Operations and least memory traffic of one factorisation and one solve.

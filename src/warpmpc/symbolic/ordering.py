@@ -7,6 +7,7 @@ Reads: the upper pattern of K, optionally a stage label per node.  Produces: ``p
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import casadi as ca
 import numpy as np
@@ -53,7 +54,7 @@ def stagewise(K_pattern: SparsePattern, stages: IntArray | None = None) -> IntAr
             f"got shape {stages.shape}, dtype {stages.dtype}."
         )
     pointer, index = K_pattern.symmetric_adjacency()
-    neighbours = [set(index[a:b].tolist()) for a, b in zip(pointer[:-1], pointer[1:], strict=True)]
+    neighbours = [set(index[a:b].tolist()) for a, b in pairwise(pointer.tolist())]
     perm: list[int] = []
     for label in np.unique(stages):
         perm += _eliminate_stage(np.flatnonzero(stages == label).tolist(), neighbours)
@@ -101,7 +102,6 @@ def order(
         np.sort(perm), np.arange(K_pattern.n_cols)
     ):
         raise PatternError(
-            f"The ordering must be a permutation of 0..{K_pattern.n_cols - 1} with "
-            "perm[new] = old."
+            f"The ordering must be a permutation of 0..{K_pattern.n_cols - 1} with perm[new] = old."
         )
     return perm.astype(np.int32)

@@ -1,6 +1,6 @@
 """Sparsity patterns: which entries of a matrix exist, in compressed-column order.
 
-Reads: SciPy matrices or index lists.  Produces: `SparsePattern`, the currency of the symbolic layer.
+Reads: SciPy matrices or index lists.  Produces: `SparsePattern`, which all of the layer works on.
 A fixed-pattern matrix is two objects here: a pattern (host, offline) and values (device).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -62,7 +63,7 @@ class SparsePattern:
                 f"Expected a SciPy sparse matrix, got {type(matrix).__name__}; "
                 "wrap it with `scipy.sparse.csc_matrix`."
             )
-        coo = sp.coo_matrix(matrix)
+        coo = cast(Any, matrix).tocoo()  # the stubs of SciPy know it only for concrete formats
         return cls.from_coo(coo.row, coo.col, (int(coo.shape[0]), int(coo.shape[1])))
 
     @property

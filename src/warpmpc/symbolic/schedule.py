@@ -1,9 +1,9 @@
 """Execution schedules: in which order, how wide, and what in parallel.
 
-Reads: an `Elimination`.  Produces: `LDLSchedule`, the padded tables that the numerical engines walk.
-Every operation is a gather: one item (a row of a triangular solve, an entry of L) reads its operands
-and writes one value, so items whose operands are ready can run side by side in any order, and the
-order of summation inside an item never changes.
+Reads: an `Elimination`.  Produces: `LDLSchedule`, the padded tables that the engines walk.  Every
+operation is a gather: one item (a row of a triangular solve, an entry of L) reads its operands and
+writes one value, so items whose operands are ready can run side by side in any order, and the order
+of summation inside an item never changes.
 """
 
 from __future__ import annotations
@@ -88,22 +88,36 @@ class Padded:
         return self.table[first : first + size].reshape(n_items, int(self.widths[s]), 2)
 
 
-def pad_operands(ptr: IntArray, operands: IntArray, items: IntArray, bounds: IntArray) -> Padded:
-    """Lays out ``operands[ptr[item]:ptr[item + 1]]`` of the items, each segment at its own width."""
+def unrolled_width(widths: IntArray) -> IntArray:
+    """Widths that kernels are unrolled for: 0, 1, 2, 4, or a multiple of 8."""
+    small = np.select([widths <= 0, widths <= 1, widths <= 2], [0, 1, 2], 4)
+    return np.where(widths <= 4, small, -(-widths // 8) * 8)
+
+
+def pad_operands(
+    ptr: IntArray, operands: IntArray, items: IntArray, bounds: IntArray, *, unrolled: bool
+) -> Padded:
+    """Lays out ``operands[ptr[item]:ptr[item + 1]]`` of the items, segment by segment."""
     counts = np.diff(ptr)[items].astype(np.int64)
     n_segments = len(bounds) - 1
     widths = np.array([counts[bounds[s] : bounds[s + 1]].max(initial=0) for s in range(n_segments)])
+    widths = unrolled_width(widths) if unrolled else widths
     sizes = np.diff(bounds) * widths
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     segment = np.repeat(np.arange(n_segments), np.diff(bounds))
     # Slot of the first operand of each item, then of every operand.
-    first = starts[segment] + (np.arange(items.size) - np.asarray(bounds)[segment]) * widths[segment]
+    first = (
+        starts[segment] + (np.arange(items.size) - np.asarray(bounds)[segment]) * widths[segment]
+    )
     inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     source = np.repeat(np.asarray(ptr, dtype=np.int64)[items], counts) + inside
     table = np.full((int(starts[-1]), 2), -1, dtype=np.int32)
     table[np.repeat(first, counts) + inside] = operands[source]
     return Padded(
-        np.asarray(bounds, dtype=np.int32), widths.astype(np.int32), starts[:-1].astype(np.int32), table
+        np.asarray(bounds, dtype=np.int32),
+        widths.astype(np.int32),
+        starts[:-1].astype(np.int32),
+        table,
     )
 
 
@@ -159,6 +173,7 @@ def build_schedule(
     level_scheduling: bool,
     narrow_solve: int = 2,
     narrow_factor: int = 0,
+    unrolled: bool = False,
 ) -> LDLSchedule:
     """Cuts and orders the work of one elimination.
 
@@ -168,8 +183,9 @@ def build_schedule(
         level_scheduling: Group independent columns; otherwise strictly one after the other.
         narrow_solve: Levels with at most this many columns are fused into sequential runs.
         narrow_factor: The same for the factorisation.
+        unrolled: Round widths up to what kernels unroll.
     """
-    L = elimination.L_pattern
+    L, cutting = elimination.L_pattern, Cutting(segments, unrolled)
     by_row, position = elimination.L_rows
     forward_levels, backward_levels = dependency_levels(L), transposed_levels(L)
     rows = np.stack([position, by_row.row_idx], axis=1)
@@ -187,21 +203,34 @@ def build_schedule(
         backward_phases = [Phase(ascending[::-1], parallel=False)]
     return LDLSchedule(
         elimination,
-        _factor_schedule(elimination, factor_phases, segments, by_row.col_ptr, rows),
-        _solve_schedule(forward_phases, segments, by_row.col_ptr, rows, forward_levels),
-        _solve_schedule(backward_phases, segments, L.col_ptr, columns, backward_levels),
+        _factor_schedule(elimination, factor_phases, cutting, by_row.col_ptr, rows),
+        _solve_schedule(forward_phases, cutting, by_row.col_ptr, rows, forward_levels),
+        _solve_schedule(backward_phases, cutting, L.col_ptr, columns, backward_levels),
     )
 
 
+@dataclass(frozen=True)
+class Cutting:
+    """How items are cut into segments: the budget, and whether widths suit unrolled loops."""
+
+    budget: int
+    unrolled: bool
+
+    def widths(self, counts: IntArray) -> IntArray:
+        """What an item of each count costs."""
+        return unrolled_width(counts) if self.unrolled else counts
+
+
 def _solve_schedule(
-    phases: list[Phase], segments: int, ptr: IntArray, operands: IntArray, levels: IntArray
+    phases: list[Phase], cutting: Cutting, ptr: IntArray, operands: IntArray, levels: IntArray
 ) -> SolveSchedule:
     items = np.concatenate([phase.items for phase in phases])
     breaks = np.cumsum([0] + [phase.items.size for phase in phases])
-    bounds = optimal_segments(np.diff(ptr)[items], segments, breaks=breaks[:-1])
+    widths = cutting.widths(np.diff(ptr)[items])
+    bounds = optimal_segments(widths, cutting.budget, breaks=breaks[:-1])
     return SolveSchedule(
         items=items,
-        padded=pad_operands(ptr, operands, items, bounds),
+        padded=pad_operands(ptr, operands, items, bounds, unrolled=cutting.unrolled),
         parallel=_is_parallel(phases, breaks, bounds),
         barrier=np.isin(bounds[1:], breaks),
         levels=int(levels.max(initial=-1)) + 1,
@@ -217,16 +246,19 @@ def _pair_widths(elimination: Elimination) -> IntArray:
 
 
 def _factor_schedule(
-    elimination: Elimination, phases: list[Phase], segments: int, row_ptr: IntArray, rows: IntArray
+    elimination: Elimination,
+    phases: list[Phase],
+    cutting: Cutting,
+    row_ptr: IntArray,
+    rows: IntArray,
 ) -> FactorSchedule:
     L, updates = elimination.L_pattern, elimination.updates
     items = np.concatenate([phase.items for phase in phases])
     breaks = np.cumsum([0] + [phase.items.size for phase in phases])
     n_entries = L.col_counts[items]
     # A column without entries still costs its pivot: weight one.
-    bounds = optimal_segments(
-        _pair_widths(elimination)[items], segments, np.maximum(n_entries, 1), breaks[:-1]
-    )
+    widths = cutting.widths(_pair_widths(elimination)[items])
+    bounds = optimal_segments(widths, cutting.budget, np.maximum(n_entries, 1), breaks[:-1])
     entry_ptr = np.concatenate([[0], np.cumsum(n_entries)]).astype(np.int32)
     first = np.repeat(L.col_ptr[items] - entry_ptr[:-1], n_entries)
     entries = (np.arange(L.nnz) + first).astype(np.int32)
@@ -235,8 +267,10 @@ def _factor_schedule(
         items=items,
         entries=entries,
         entry_ptr=entry_ptr,
-        rows=pad_operands(row_ptr, rows, items, bounds),
-        pairs=pad_operands(updates.ptr, pairs, entries, entry_ptr[bounds]),
+        rows=pad_operands(row_ptr, rows, items, bounds, unrolled=cutting.unrolled),
+        pairs=pad_operands(
+            updates.ptr, pairs, entries, entry_ptr[bounds], unrolled=cutting.unrolled
+        ),
         parallel=_is_parallel(phases, breaks, bounds),
         barrier=np.isin(bounds[1:], breaks),
     )

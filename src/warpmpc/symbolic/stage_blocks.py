@@ -1,7 +1,7 @@
 """Repeating structure of a stage-wise elimination.
 
-Reads: an `Elimination` and a stage label per node of K.  Produces: runs of stages whose columns of L
-are equal up to a shift, and the frontier (the nodes that carry values) across each stage boundary.
+Reads: an `Elimination` and a stage label per node of K.  Produces: runs of stages whose columns of
+L are equal up to a shift, and the frontier (the nodes that carry values) across each boundary.
 Code for one stage of a run can be looped over the run.
 """
 

@@ -1,9 +1,9 @@
 """Both triangular solves as one stream whose unknowns fit into a small window.
 
-Reads: an `Elimination`.  Produces: `WindowStream`: in which order the factor is consumed, and which
-slot of a small scratch memory holds each unknown while it is still needed.  Order and slots depend on
-the pattern alone, so a kernel fetches the factor far ahead of its use and never looks an unknown up in
-device memory.  The factor is one list of rows: entries of L, then inverse pivots.
+Reads: an `Elimination`.  Produces: `WindowStream`: in which order the factor is consumed, and
+which slot of a small scratch memory holds each unknown while it is still needed.  Order and slots
+depend on the pattern alone, so a kernel fetches the factor far ahead of its use and never looks an
+unknown up in device memory.  The factor is one list of rows: entries of L, then inverse pivots.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from warpmpc.symbolic.elimination import Elimination
 from warpmpc.symbolic.pattern import IntArray, SparsePattern
+from warpmpc.symbolic.schedule import unrolled_width
 from warpmpc.symbolic.segments import optimal_segments
 
 BLOCK = 32  # rows among which the order may change
@@ -68,7 +69,7 @@ class WindowStream:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Operands of each row of a sweep: ``entries`` of L and the ``nodes`` they multiply, by `ptr`."""
+    """Operands of the rows of a sweep: `entries` of L and the `nodes` they multiply, by `ptr`."""
 
     order: IntArray
     ptr: IntArray
@@ -151,7 +152,7 @@ def _sweep(
     """Lays the rows of a sweep out as steps; `pivots` (forward) come first in each row."""
     lead = 0 if pivots is None else 1
     counts = np.diff(rows.ptr)[rows.order] + lead
-    widths = _round_up(counts)
+    widths = np.maximum(unrolled_width(counts), 1)
     bounds = optimal_segments(widths, budget)
     per_item = np.maximum.reduceat(widths, bounds[:-1])
     n_items = np.diff(bounds)
@@ -189,9 +190,3 @@ def _first_chunks(starts: IntArray, n_chunks: int) -> IntArray:
     brings = np.zeros(n_chunks, dtype=np.int32)
     brings[starts[::CHUNK] // CHUNK] = 1
     return brings
-
-
-def _round_up(steps: IntArray) -> IntArray:
-    """Steps per item that kernels are unrolled for: 1, 2, 4, or whole chunks."""
-    small = np.where(steps <= 1, 1, np.where(steps <= 2, 2, 4))
-    return np.where(steps <= 4, small, -(-steps // CHUNK) * CHUNK)

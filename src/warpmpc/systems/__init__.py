@@ -1,0 +1,1 @@
+"""Benchmark systems shared by tests, examples and benchmarks."""

@@ -44,12 +44,15 @@ class LDLSettings:
     def __post_init__(self) -> None:
         """Checks ranges and combinations."""
         if self.segments is not None and not (isinstance(self.segments, int) and self.segments > 0):
-            raise SettingsError(f"segments must be a positive integer or None, got {self.segments!r}.")
+            raise SettingsError(
+                f"segments must be a positive integer or None, got {self.segments!r}."
+            )
         if self.layout not in LAYOUTS:
             raise SettingsError(f"layout must be one of {LAYOUTS}, got {self.layout!r}.")
         if self.warps_per_tile is not None and self.warps_per_tile not in range(1, 33):
             raise SettingsError(
-                f"warps_per_tile must be an integer from 1 to 32 or None, got {self.warps_per_tile!r}."
+                f"warps_per_tile must be an integer from 1 to 32 or None, "
+                f"got {self.warps_per_tile!r}."
             )
         if self.layout == "batch_first" and (self.window or self.warps_per_tile not in (None, 1)):
             raise SettingsError(
@@ -102,7 +105,7 @@ def refuse_unused(settings: LDLSettings, backend: str, honours: frozenset[str]) 
         if changed and field.name not in honours:
             raise SettingsError(
                 f"Backend {backend!r} does not use the setting `{field.name}`; leave it at its "
-                f"default ({field.default!r}) or choose backend=\"warp\"."
+                f'default ({field.default!r}) or choose backend="warp".'
             )
 
 

@@ -24,7 +24,8 @@ class DenseLU:
     def factor(self, K_vals: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         """LU factors with pivots, and status per problem."""
         pattern, source = self._system.elimination.K_pattern, self._system.source
-        scaled = (K_vals * jnp.asarray(self._system.value_scale, dtype=K_vals.dtype))[:, source]
+        scale = jnp.asarray(self._system.value_scale, dtype=K_vals.dtype)
+        scaled = (K_vals * scale[None])[:, source]
         K = jnp.zeros((K_vals.shape[0], pattern.n_rows, pattern.n_cols), dtype=K_vals.dtype)
         K = K.at[:, pattern.row_idx, pattern.col_idx].set(scaled)
         K = K.at[:, pattern.col_idx, pattern.row_idx].set(scaled)

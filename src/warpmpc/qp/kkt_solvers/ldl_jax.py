@@ -1,7 +1,7 @@
 """The same schedule in pure JAX: readable, runs everywhere, differentiable by JAX itself.
 
-Arrays are ``[rows, batch]`` inside.  A sequential segment is a `lax.scan` over its columns, a parallel
-one a single vectorised step; padded operands point one past the end and are filled with zero.
+Arrays are ``[rows, batch]`` inside.  A sequential segment is a `lax.scan` over its columns, a
+parallel one a single vectorised step; padded operands point past the end and count as zero.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class JaxLDL:
         self._backward = _solve_steps(schedule.backward)
 
     def factor(self, K_vals: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        """L ``[nnz_L, batch]`` and inverse pivots ``[n, batch]`` in elimination order, and status."""
+        """L ``[nnz_L, batch]``, inverse pivots ``[n, batch]`` in elimination order, and status."""
         scale = jnp.asarray(self._system.value_scale, dtype=K_vals.dtype)
-        K, batch = (K_vals * scale).T, K_vals.shape[0]
+        K, batch = (K_vals * scale[None]).T, K_vals.shape[0]
         # Not yet computed is NaN: a schedule that reads too early shows.
         empty = jnp.full((self._n_L, batch), jnp.nan, dtype=K.dtype)
         state = (K, empty, jnp.full((self._perm.size, batch), jnp.nan, dtype=K.dtype))

@@ -36,7 +36,7 @@ class WarpLDL:
         self._perm, self._tiled = elimination.perm, settings.layout == "tiled"
         segments = settings.segments or _SEGMENTS
         schedule = build_schedule(
-            elimination, segments, level_scheduling=settings.level_scheduling
+            elimination, segments, level_scheduling=settings.level_scheduling, unrolled=True
         )
         self._engine = TableLDL(
             schedule,
@@ -106,7 +106,7 @@ def _choose_window(
         return window
     if settings.window:
         raise SettingsError(
-            f"window=True needs {window.n_slots} unknowns per problem on chip, more than this device "
-            'has room for; use window=None or another ordering (ordering="stage" keeps few alive).'
+            f"window=True needs {window.n_slots} unknowns per problem on chip, more than this "
+            'device has room for; use window=None or ordering="stage", which keeps few alive.'
         )
     return None

@@ -1,0 +1,112 @@
+"""The LDL' engine with its optimisations switched off one at a time.
+
+Add a line to `VARIANTS`; it is then measured, tabulated and plotted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from warpmpc.bench.ldl_case import Accuracy, Case
+from warpmpc.bench.timing import Program, Timing, build, measure
+from warpmpc.kernels.tiles import to_tiles
+from warpmpc.qp.kkt_solvers.base import LDLSettings
+from warpmpc.qp.ldl_solver import LDLSolver
+from warpmpc.systems.patterns import ldl_benchmark
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run the engine: what it shows, and how to get it."""
+
+    label: str
+    settings: LDLSettings = field(default_factory=LDLSettings)
+    ordering: str = "amd"
+
+
+_NO_LEVELS = {"window": False, "level_scheduling": False}
+VARIANTS: dict[str, Variant] = {
+    "full": Variant("all optimisations"),
+    "stage_order": Variant("stage-wise ordering", ordering="stage"),
+    "no_window": Variant("no window on chip", LDLSettings(window=False)),
+    "no_levels": Variant("nor level scheduling", LDLSettings(**_NO_LEVELS)),
+    "no_segments": Variant("nor segments", LDLSettings(segments=1, **_NO_LEVELS)),
+    "batch_first": Variant(
+        "nor tiles (naive)", LDLSettings(layout="batch_first", level_scheduling=False, segments=1)
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured for one row.
+
+    Attributes:
+        times: Timing of "factor" and "solve", and of the inner calls on tiles where there are any.
+        settings: What was run.
+        accuracy: Of the same run's solutions.
+        bytes_counted: Least traffic of one instance, by name of the timing; empty if not known.
+        memory: Most bytes that live at once in factor and solve, and bytes of the data themselves.
+    """
+
+    times: dict[str, Timing]
+    settings: dict[str, Any]
+    accuracy: Accuracy
+    bytes_counted: dict[str, int] = field(default_factory=dict)
+    memory: dict[str, int] | None = None
+
+
+def build_solver(name: str, dtype: str) -> LDLSolver:
+    """The solver of a variant."""
+    variant, structure = VARIANTS[name], ldl_benchmark()
+    return LDLSolver(
+        structure.K,
+        ordering=variant.ordering,
+        dtype=dtype,
+        stages=structure.stages,
+        settings=variant.settings,
+    )
+
+
+def measure_solver(solver: LDLSolver, ordering: str, case: Case, repeats: int) -> Measured:
+    """Times factor and solve through the public calls, checks the solution, counts bytes."""
+    factor_program, factor = build(solver.factor, case.K_vals)
+    solve_program, x = build(solver.solve, factor, case.rhs)
+    accuracy = case.accuracy(x, factor.status)
+    del x
+    programs = {"factor": (factor_program, (case.K_vals,))}
+    programs |= {"solve": (solve_program, (factor, case.rhs))}
+    if solver.backend == "warp" and solver.settings.layout == "tiled":
+        inner = (factor.values, to_tiles(case.rhs))
+        programs |= {"solve_tiles": (build(solver.engine.solve_tiles, *inner)[0], inner)}  # pyright: ignore[reportAttributeAccessIssue]
+    times = {
+        name: measure(program.call, *args, repeats=repeats, first_call_s=program.first_call_s)
+        for name, (program, args) in programs.items()
+    }
+    settings = {"backend": solver.backend, "ordering": ordering, **asdict(solver.settings)}
+    counted = memory = None
+    if solver.backend != "dense":  # counts and storage are those of the sparse factor
+        counts = solver.elimination.counts(case.K_vals.dtype.itemsize)
+        counted = {name: counts[f"{name.removesuffix('_tiles')}_bytes"] for name in times}
+        storage = counts["storage_bytes"] * case.batch
+        memory = _memory(factor_program, solve_program, case, storage)
+    return Measured(times, settings, accuracy, counted or {}, memory)
+
+
+def _memory(
+    factor: Program, solve: Program, case: Case, storage_bytes: int
+) -> dict[str, int] | None:
+    """Peak over both steps; K and the right-hand sides stay on the device throughout."""
+    if factor.memory_bytes is None or solve.memory_bytes is None:
+        return None
+    peak = max(factor.memory_bytes + case.rhs.nbytes, solve.memory_bytes + case.K_vals.nbytes)
+    return {"peak_bytes": peak, "storage_bytes": storage_bytes}
+
+
+def bytes_wanted(solver: LDLSolver, batch: int) -> int:
+    """Memory that drawing and timing a batch may need: data, tiled copies, and two factors."""
+    itemsize = np.dtype(solver.dtype).itemsize
+    return int(2.5 * batch * solver.elimination.counts(itemsize)["storage_bytes"])

@@ -1,0 +1,134 @@
+"""How long a call takes on the device, and how fast the device copies memory.
+
+A measurement is a median over repeats.  Compilation and the first call are reported on their own, and
+short calls are timed several at a time so that neither clock nor launch overhead counts.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+WINDOW_S = 0.02  # one timing lasts at least this long, if MAX_CALLS allow
+BUDGET_S = 1.0  # all repeats together; a call slower than that is timed once
+MAX_CALLS = 200
+_COPY_BYTES = {"gpu": 1 << 30, "cpu": 1 << 28}  # far beyond any cache
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call.
+
+    Attributes:
+        median_s: Median over the repeats.
+        best_s: Fastest repeat.
+        calls: Calls per repeat.
+        repeats: Number of repeats.
+        first_call_s: Compilation and first call; not part of the others.
+    """
+
+    median_s: float
+    best_s: float
+    calls: int
+    repeats: int
+    first_call_s: float
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled JAX function.
+
+    Attributes:
+        call: Runs it; shapes and dtypes are those it was built for.
+        first_call_s: Seconds until the first result, compilation included.
+        memory_bytes: Arguments, results and temporaries together; None if the backend cannot tell.
+    """
+
+    call: Callable[..., Any]
+    first_call_s: float
+    memory_bytes: int | None
+
+
+def build(function: Callable[..., Any], *args: Any) -> tuple[Program, Any]:
+    """Compiles a function for these arguments and calls it once; returns its result, too."""
+    start = time.perf_counter()
+    compiled = jax.jit(function).lower(*args).compile()
+    result = jax.block_until_ready(compiled(*args))
+    seconds = time.perf_counter() - start
+    return Program(compiled, seconds, _memory_bytes(compiled)), result
+
+
+def _memory_bytes(compiled: Any) -> int | None:
+    stats = compiled.memory_analysis()
+    if stats is None:
+        return None
+    parts = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
+    return sum(getattr(stats, part) for part in parts) - stats.alias_size_in_bytes
+
+
+def measure(
+    call: Callable[..., Any], *args: Any, repeats: int = 5, first_call_s: float = 0.0
+) -> Timing:
+    """Times a call that has run before; results are waited for.
+
+    Args:
+        call: What to run; JAX arrays in its result are waited for.
+        args: Handed to it.
+        repeats: Number of timings, fewer where they would exceed `BUDGET_S`.
+        first_call_s: Passed on to the result.
+    """
+    once = _elapsed(call, args, 1)
+    calls = min(max(math.ceil(WINDOW_S / max(once, 1e-9)), 1), MAX_CALLS)
+    repeats = max(min(repeats, int(BUDGET_S / (once * calls))), 1)
+    seconds = [_elapsed(call, args, calls) / calls for _ in range(repeats)]
+    return Timing(statistics.median(seconds), min(seconds), calls, repeats, first_call_s)
+
+
+def _elapsed(call: Callable[..., Any], args: tuple[Any, ...], calls: int) -> float:
+    result = None
+    start = time.perf_counter()
+    for _ in range(calls):
+        result = call(*args)
+    jax.block_until_ready(result)
+    return time.perf_counter() - start
+
+
+def copy_bandwidth(n_bytes: int | None = None) -> float:
+    """Bytes per second that the default device reads and writes in an elementwise copy."""
+    n_bytes = n_bytes or _COPY_BYTES.get(jax.default_backend(), _COPY_BYTES["cpu"])
+    source = jnp.zeros(n_bytes // 4, dtype="float32")
+    target = [jnp.zeros_like(source)]
+    # The target is handed over to be written again: fresh memory would cost page faults on a host.
+    # Adding one keeps the compiler from dropping the copy.
+    copy = jax.jit(lambda x, y: x + 1, donate_argnums=1, keep_unused=True)
+
+    def call() -> jax.Array:
+        target[0] = copy(source, target[0])
+        return target[0]
+
+    jax.block_until_ready(call())
+    return 2 * n_bytes / measure(call).best_s
+
+
+def device_memory_bytes() -> int | None:
+    """Memory that JAX may use on the default device, or the host's if it is the CPU."""
+    stats = jax.devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    if jax.default_backend() == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def allocator_peak_bytes() -> int | None:
+    """Most memory the device's allocator has held since the process began; it cannot be reset."""
+    stats = jax.devices()[0].memory_stats()
+    return int(stats["peak_bytes_in_use"]) if stats and "peak_bytes_in_use" in stats else None
