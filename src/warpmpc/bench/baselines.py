@@ -149,7 +149,7 @@ BASELINES: dict[str, Baseline] = {
         "dense LU in JAX",
         measure_dense,
         _needs("jax", "jax"),
-        {"gpu": 512, "cpu": 32},
+        {"gpu": 128, "cpu": 8},
         lambda itemsize: _DENSE_COPIES * itemsize * nominal().shape[0] ** 2,
     ),
     "cudss": Baseline(

@@ -1,7 +1,7 @@
 """The factorisation benchmark: rates, accuracy and memory over batch size, variant and baseline.
 
-Reads: `BenchSettings`.  Produces: one row per step of the plan, in order; a step that cannot run is a
-row that says so.  The command line prints, stores and plots the rows.
+Reads: `BenchSettings`.  Produces: one row per step of the plan, in order; a step that cannot run is
+a row that says so.  The command line prints, stores and plots the rows.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from warpmpc.bench.ldl_variants import (
 from warpmpc.bench.record import Row, machine
 from warpmpc.bench.timing import allocator_peak_bytes, copy_bandwidth, device_memory_bytes
 from warpmpc.qp.ldl_solver import LDLSolver
+from warpmpc.systems.ldl_benchmark import nominal
 
 DEFAULT_BATCHES = {"gpu": (512, 2048, 8192, 32768, 100_000, 300_000), "cpu": (32, 256, 1024)}
 MEMORY_SHARE = 0.8  # of the device's memory that a batch may need
@@ -69,8 +70,7 @@ class BenchSettings:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Batch sizes, ascending; the allocator's peak then belongs to the latest."""
-        given = self.batches or DEFAULT_BATCHES.get(jax.default_backend(), DEFAULT_BATCHES["cpu"])
-        return tuple(sorted(set(given)))
+        return tuple(sorted(set(self.batches or DEFAULT_BATCHES[_platform()])))
 
 
 class Step(NamedTuple):
@@ -103,9 +103,13 @@ def run(settings: BenchSettings) -> Iterator[Row]:
         yield runner.row(step)
 
 
+def _platform() -> str:
+    return "gpu" if jax.default_backend() == "gpu" else "cpu"
+
+
 def _sizes_of(name: str, settings: BenchSettings) -> list[int]:
     """Batch sizes of a baseline: the wanted ones it can cope with, else the largest it can."""
-    largest = BASELINES[name].largest.get(jax.default_backend(), 0)
+    largest = BASELINES[name].largest[_platform()]
     if name == "qdldl":
         return [largest]  # cost per instance does not depend on the batch
     if BASELINES[name].obstacle():
@@ -132,18 +136,25 @@ class _Runner:
 
     def row(self, step: Step) -> Row:
         """Measures one step."""
-        measured: Measured | None = None
         reason = self._obstacle(step)
-        if reason is None and step.is_baseline:
-            try:
-                measured = BASELINES[step.solver].measure(self._case_of(step), self._repeats)
-            except Exception as error:  # someone else's package must not end our run
-                reason = f"failed: {type(error).__name__}: {error}"[:300]
-        elif reason is None:
-            solver, ordering = self._solver(step), VARIANTS[step.solver].ordering
-            measured = measure_solver(solver, ordering, self._case_of(step), self._repeats)
-        row = self._skeleton(step, reason)
-        return row if measured is None else row | self._numbers(step, measured)
+        if reason is not None:
+            return self._skeleton(step, reason)
+        case = self._case_of(step)
+        try:
+            measured = self._measure(step, case)
+        except Exception as error:
+            # Neither someone else's package nor too little memory may end the run.
+            if not step.is_baseline and "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            return self._skeleton(step, f"failed: {type(error).__name__}: {error}"[:300])
+        generator = {"generator": case.generator}
+        return self._skeleton(step, None) | generator | self._numbers(step, measured)
+
+    def _measure(self, step: Step, case: Case) -> Measured:
+        if step.is_baseline:
+            return BASELINES[step.solver].measure(case, self._repeats)
+        ordering = VARIANTS[step.solver].ordering
+        return measure_solver(self._solver(step), ordering, case, self._repeats)
 
     def _obstacle(self, step: Step) -> str | None:
         if step.is_baseline:
@@ -177,9 +188,10 @@ class _Runner:
 
     def _skeleton(self, step: Step, reason: str | None) -> Row:
         """All fields of a row, unknown ones empty."""
-        table = BASELINES if step.is_baseline else VARIANTS
+        K, table = nominal(), BASELINES if step.is_baseline else VARIANTS
         return {
             "benchmark": "ldl",
+            "system": {"name": "ldl_benchmark", "dimension": K.shape[0], "nnz_K": K.nnz},
             **self._machine,
             "solver": step.solver,
             "kind": "baseline" if step.is_baseline else "variant",
@@ -208,7 +220,6 @@ class _Runner:
             **{name: self._timing(name, step.batch, measured) for name in measured.times},
             "correct": measured.accuracy.correct,
             "settings": measured.settings,
-            "generator": self._case_of(step).generator if step.solver != "qdldl" else None,
             "memory": memory or None,
             "accuracy": asdict(measured.accuracy),
         }

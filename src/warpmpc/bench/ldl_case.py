@@ -73,11 +73,11 @@ class Case:
     @cached_property
     def matrices(self) -> list[sp.csc_matrix]:
         """Upper triangles of the checked instances in float64, from the numbers on the device."""
-        return upper_matrices(_rows(self.K_vals, self.instances))
+        return upper_matrices(rows_of(self.K_vals, self.instances))
 
     @cached_property
     def _rhs_checked(self) -> np.ndarray:
-        return _rows(self.rhs, self.instances)
+        return rows_of(self.rhs, self.instances)
 
     @cached_property
     def _reference(self) -> list[tuple[int, np.ndarray]]:
@@ -94,11 +94,8 @@ class Case:
 
     def accuracy(self, x: Any, status: Any | None = None) -> Accuracy:
         """Checks solutions ``[batch, n]`` (JAX or NumPy) and the status of each instance."""
-        found = _rows(x, self.instances)
-        residuals = [
-            np.abs(symmetric_product(K, found[at]) - b).max() / np.abs(b).max()
-            for at, (K, b) in enumerate(zip(self.matrices, self._rhs_checked, strict=True))
-        ]
+        found = rows_of(x, self.instances)
+        residuals = relative_residuals(self.matrices, found, self._rhs_checked)
         differences = [np.abs(found[at] - x).max() / np.abs(x).max() for at, x in self._reference]
         failed = 0 if status is None else int((jnp.asarray(status) != FactorStatus.OK).sum())
         return Accuracy(
@@ -116,12 +113,18 @@ def upper_matrices(K_vals: np.ndarray) -> list[sp.csc_matrix]:
     return [sp.csc_matrix((values, K.indices, K.indptr), shape=K.shape) for values in K_vals]
 
 
-def symmetric_product(upper: sp.csc_matrix, x: np.ndarray) -> np.ndarray:
-    """K x from the upper triangle of K."""
-    return upper @ x + upper.T @ x - upper.diagonal() * x
+def relative_residuals(
+    matrices: list[sp.csc_matrix], x: np.ndarray, rhs: np.ndarray
+) -> list[float]:
+    """``||K x - b|| / ||b||`` of each instance, in the max norm; matrices are upper triangles."""
+    residuals: list[float] = []
+    for K, found, b in zip(matrices, x, rhs, strict=True):
+        product = K @ found + K.T @ found - K.diagonal() * found
+        residuals.append(float(np.abs(product - b).max() / np.abs(b).max()))
+    return residuals
 
 
-def _rows(array: Any, instances: np.ndarray) -> np.ndarray:
+def rows_of(array: Any, instances: np.ndarray) -> np.ndarray:
     """Some rows of a device array, in float64 on the host."""
     return np.asarray(array[instances]).astype(np.float64)
 

@@ -1,4 +1,4 @@
-"""The LDL' engine with its optimisations switched off one at a time.
+"""The LDL' engine with its optimisations switched off, one more with each variant.
 
 Add a line to `VARIANTS`; it is then measured, tabulated and plotted.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.bench.ldl_case import Accuracy, Case
@@ -27,15 +28,19 @@ class Variant:
     ordering: str = "amd"
 
 
-_NO_LEVELS = {"window": False, "level_scheduling": False}
 VARIANTS: dict[str, Variant] = {
     "full": Variant("all optimisations"),
     "stage_order": Variant("stage-wise ordering", ordering="stage"),
     "no_window": Variant("no window on chip", LDLSettings(window=False)),
-    "no_levels": Variant("nor level scheduling", LDLSettings(**_NO_LEVELS)),
-    "no_segments": Variant("nor segments", LDLSettings(segments=1, **_NO_LEVELS)),
+    "no_levels": Variant(
+        "and no level scheduling", LDLSettings(window=False, level_scheduling=False)
+    ),
+    "no_segments": Variant(
+        "and no segments", LDLSettings(segments=1, window=False, level_scheduling=False)
+    ),
     "batch_first": Variant(
-        "nor tiles (naive)", LDLSettings(layout="batch_first", level_scheduling=False, segments=1)
+        "and no tiles (naive)",
+        LDLSettings(layout="batch_first", level_scheduling=False, segments=1),
     ),
 }
 
@@ -80,20 +85,23 @@ def measure_solver(solver: LDLSolver, ordering: str, case: Case, repeats: int) -
     programs = {"factor": (factor_program, (case.K_vals,))}
     programs |= {"solve": (solve_program, (factor, case.rhs))}
     if solver.backend == "warp" and solver.settings.layout == "tiled":
-        inner = (factor.values, to_tiles(case.rhs))
+        inner = (factor.values, to_tiles(jnp.asarray(case.rhs)))
         programs |= {"solve_tiles": (build(solver.engine.solve_tiles, *inner)[0], inner)}  # pyright: ignore[reportAttributeAccessIssue]
     times = {
         name: measure(program.call, *args, repeats=repeats, first_call_s=program.first_call_s)
         for name, (program, args) in programs.items()
     }
-    settings = {"backend": solver.backend, "ordering": ordering, **asdict(solver.settings)}
-    counted = memory = None
-    if solver.backend != "dense":  # counts and storage are those of the sparse factor
-        counts = solver.elimination.counts(case.K_vals.dtype.itemsize)
-        counted = {name: counts[f"{name.removesuffix('_tiles')}_bytes"] for name in times}
-        storage = counts["storage_bytes"] * case.batch
-        memory = _memory(factor_program, solve_program, case, storage)
-    return Measured(times, settings, accuracy, counted or {}, memory)
+    settings = {"backend": solver.backend, "ordering": ordering}
+    if solver.backend == "dense":  # counts and storage are those of a sparse factor
+        return Measured(times, settings, accuracy)
+    counts = solver.elimination.counts(case.K_vals.dtype.itemsize)
+    return Measured(
+        times,
+        {**settings, "nnz_L": solver.nnz_L, **asdict(solver.settings)},
+        accuracy,
+        {name: counts[f"{name.removesuffix('_tiles')}_bytes"] for name in times},
+        _memory(factor_program, solve_program, case, counts["storage_bytes"] * case.batch),
+    )
 
 
 def _memory(

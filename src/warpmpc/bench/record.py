@@ -11,7 +11,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def machine() -> Row:
     commit, dirty = source_state()
     device = jax.devices()[0]
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
         "dirty": dirty,
         "device": device.device_kind,
@@ -93,7 +93,7 @@ def _driver() -> str | None:
 
 
 def _version(package: str, module: str) -> str | None:
-    """Version by metadata, else by the loaded module (a source tree on the path has no metadata)."""
+    """Version by metadata, else by the loaded module: a tree on the path has no metadata."""
     try:
         return version(package)
     except PackageNotFoundError:

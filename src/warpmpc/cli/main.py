@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from warpmpc._errors import WarpMPCError
-from warpmpc.cli import info
+from warpmpc.cli import bench, demo, info
 from warpmpc.cli.environment import version_of
 
 USER_ERROR = 2  # what argparse exits with, too
@@ -35,6 +35,8 @@ class Command(Protocol):
 
 COMMANDS: dict[str, Command] = {
     "info": info,
+    "demo": demo,
+    "bench": bench,
 }
 
 

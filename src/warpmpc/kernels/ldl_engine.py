@@ -75,13 +75,13 @@ class TableLDL:
             if scratch is None:
                 raise CodegenError(f"A window of {window.n_slots} unknowns exceeds shared memory.")
             self._scratch = scratch
-        solve_tables = _window_tables(window) if window else _solve_tables(schedule)
+        for_solve = window_tables(window) if window else solve_tables(schedule)
         with jax.ensure_compile_time_eval():
             self._factor_tables = [
                 jnp.asarray(scale, dtype=dtype),
-                *(jnp.asarray(table) for table in _factor_tables(schedule)),
+                *(jnp.asarray(table) for table in factor_tables(schedule)),
             ]
-            self._solve_tables = [jnp.asarray(table) for table in solve_tables]
+            self._solve_tables = [jnp.asarray(table) for table in for_solve]
 
     def factor(self, K: jax.Array, shape: LaunchShape = DEFAULT_SHAPE) -> jax.Array:
         """Factor of every problem: entries of L, then inverse pivots in the caller's order."""
@@ -128,8 +128,8 @@ def _at_least_one_row(table: np.ndarray) -> np.ndarray:
     return table if len(table) else np.full((1, *table.shape[1:]), -1, dtype=table.dtype)
 
 
-def _factor_tables(schedule: LDLSchedule) -> list[np.ndarray]:
-    """Tables in the order of the kernel's arguments; nodes become the caller's indices."""
+def factor_tables(schedule: LDLSchedule) -> list[np.ndarray]:
+    """Tables of `factor_kernel` in the order of its arguments, nodes as the caller's indices."""
     elimination, part = schedule.elimination, schedule.factor
     node = elimination.perm
     rows = part.rows.table.copy()
@@ -147,7 +147,8 @@ def _factor_segments(part: FactorSchedule) -> np.ndarray:
     return np.stack([np.asarray(column, dtype=np.int32) for column in columns], axis=1)
 
 
-def _solve_tables(schedule: LDLSchedule) -> list[np.ndarray]:
+def solve_tables(schedule: LDLSchedule) -> list[np.ndarray]:
+    """Tables of `solve_kernel` in the order of its arguments."""
     tables: list[np.ndarray] = []
     node = schedule.elimination.perm
     for part in (schedule.forward, schedule.backward):
@@ -161,7 +162,8 @@ def _solve_tables(schedule: LDLSchedule) -> list[np.ndarray]:
     return tables
 
 
-def _window_tables(window: WindowStream) -> list[np.ndarray]:
+def window_tables(window: WindowStream) -> list[np.ndarray]:
+    """Tables of `window_kernel` in the order of its arguments."""
     sweeps = (window.forward, window.backward)
     return [
         table

@@ -1,0 +1,32 @@
+"""A progress bar for people: on a terminal only, on stderr, gone when the work is done."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+_WIDTH = 24
+
+
+class Progress:
+    """Shows how far a list of steps has come."""
+
+    def __init__(self, total: int, stream: TextIO | None = None):
+        """Counts to `total`; silent unless the stream is a terminal."""
+        self._total, self._stream = total, stream or sys.stderr
+        self._active = self._stream.isatty()
+
+    def show(self, done: int, doing: str) -> None:
+        """Draws the bar with the name of the step under way."""
+        filled = _WIDTH * done // max(self._total, 1)
+        bar = "#" * filled + "." * (_WIDTH - filled)
+        self._write(f"\r\033[K[{bar}] {done}/{self._total} {doing}")
+
+    def clear(self) -> None:
+        """Removes the bar, so that a line can be printed in its place."""
+        self._write("\r\033[K")
+
+    def _write(self, text: str) -> None:
+        if self._active:
+            self._stream.write(text)
+            self._stream.flush()

@@ -1,0 +1,103 @@
+"""`warpmpc demo ldl`: a summary that is true, a picture, and an exit code that tells."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from warpmpc._types import FactorStatus
+from warpmpc.bench import baselines, ldl_demo
+from warpmpc.bench.ldl_demo import run_demo
+from warpmpc.cli.demo import format_demo
+from warpmpc.cli.main import main
+from warpmpc.cli.progress import Progress
+
+
+@pytest.fixture(scope="module")
+def result():
+    return run_demo(40)
+
+
+def test_demo_command(capsys, tmp_path):
+    picture = tmp_path / "new" / "demo.png"
+    assert main(["demo", "ldl", "--batch", "40", "--figure", str(picture)]) == 0
+    text = capsys.readouterr().out
+    for part in (
+        "40 KKT systems", "dimension 1080, 3156 entries", "nnz(L) = 5732, of which 3656 fill",
+        "1 NON_FINITE, 38 OK, 1 ZERO_PIVOT (planted: zero pivot in 13, not finite in 26)",
+        "all other solutions are bit-identical", "as it should be", str(picture),
+    ):  # fmt: skip
+        assert part in text
+    image = imread(picture)[..., :3]
+    assert 0.02 < (image < 0.99).any(axis=2).mean() < 0.5
+    edge = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
+    assert (edge > 0.99).all()
+
+
+def test_broken_instances_are_found(result):
+    assert result.correct
+    assert result.status[13] == FactorStatus.ZERO_PIVOT
+    assert result.status[26] == FactorStatus.NON_FINITE
+    assert (np.delete(result.status, [13, 26]) == FactorStatus.OK).all()
+    assert result.residuals.size == 40
+    assert 1e-8 < result.residuals.max() < 5e-6
+    assert result.qdldl_per_s["factor"] > 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"unharmed": False},
+        {"residuals": np.array([1e-7, 1e-5])},
+        {"status": np.zeros(40, dtype=int)},
+    ],
+)
+def test_wrong_results_are_told(result, change):
+    wrong = ldl_demo.DemoResult(**{**result.__dict__, **change})
+    assert not wrong.correct
+    assert "WRONG RESULT" in format_demo(wrong)
+
+
+def test_wrong_result_is_the_exit_code(monkeypatch, tmp_path, result, capsys):
+    wrong = ldl_demo.DemoResult(**{**result.__dict__, "unharmed": False, "qdldl_per_s": None})
+    monkeypatch.setattr(ldl_demo, "run_demo", lambda batch: wrong)
+    assert main(["demo", "ldl", "--figure", str(tmp_path / "demo.png")]) == 1
+    text = capsys.readouterr().out
+    assert "all other solutions are DIFFERENT FROM" in text
+    assert "pip install 'warpmpc[bench]'" in text
+    assert (tmp_path / "demo.png").exists()
+
+
+def test_demo_without_qdldl(monkeypatch):
+    monkeypatch.setattr(baselines, "find_spec", lambda name: None)
+    assert ldl_demo._qdldl_rates(40) is None
+
+
+def test_batch_too_small(capsys):
+    assert main(["demo", "ldl", "--batch", "3"]) == 2
+    assert "at least 4, got 3" in capsys.readouterr().err
+
+
+class Terminal:
+    def __init__(self, *, tty):
+        self.text, self.tty = "", tty
+
+    def isatty(self):
+        return self.tty
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+def test_progress_is_for_terminals():
+    for tty in (True, False):
+        stream = Terminal(tty=tty)
+        progress = Progress(4, stream)
+        progress.show(1, "full, batch 32")
+        progress.clear()
+        assert ("[######..................] 1/4 full, batch 32" in stream.text) == tty
+        assert bool(stream.text) == tty
