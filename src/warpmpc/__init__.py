@@ -22,10 +22,13 @@ from warpmpc._errors import (
 from warpmpc._types import FactorStatus
 from warpmpc.qp.kkt_solvers.base import LDLSettings
 from warpmpc.qp.ldl_solver import LDLFactor, LDLSolver
+from warpmpc.qp.qp_solver import QPSolver
+from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ADMMSettings",
     "CodegenError",
     "FactorStatus",
     "LDLFactor",
@@ -33,7 +36,11 @@ __all__ = [
     "LDLSolver",
     "PatternError",
     "ProblemError",
+    "QPSolution",
+    "QPSolver",
+    "QPWarmStart",
     "SettingsError",
+    "Status",
     "WarpMPCError",
     "__version__",
 ]

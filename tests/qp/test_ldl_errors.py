@@ -262,27 +262,36 @@ CHANGED = {
 }
 
 
-def program_of(backend: str, settings: LDLSettings, monkeypatch) -> list[str]:
-    """What a solver hands to the device: kernels with tables and geometry, or the JAX program."""
-    case = PATTERNS["random_33"]()
-    solver = LDLSolver(case.K, backend=backend, dtype="float64", settings=settings)
-    batch, launches = systems("random_33"), []
-    if backend != "warp":
-        factor = jax.eval_shape(solver.factor, batch.values)
-        programs = [jax.make_jaxpr(solver.factor)(batch.values)]
-        programs.append(jax.make_jaxpr(solver.solve)(factor, batch.rhs))
-        return [str(program) for program in programs]
+def launches_of(settings: LDLSettings, monkeypatch) -> list[tuple[str, list, dict]]:
+    """Kernel, index tables and geometry of a factorisation and of a solve by backend "warp"."""
+    case, batch, launches = PATTERNS["random_33"](), systems("random_33"), []
+    solver = LDLSolver(case.K, dtype="float64", settings=settings)
     launch = ldl_engine.launch
 
     def record(kernel, inputs, outputs, **geometry):
-        given = [getattr(one, "shape", one) for one in inputs]
-        launches.append(f"{kernel.key} {given} {geometry}")
+        tables = [np.asarray(table).tolist() for table in inputs if is_table(table)]
+        launches.append((kernel.key, tables, geometry))
         return launch(kernel, inputs, outputs, **geometry)
+
+    def is_table(given) -> bool:
+        return getattr(given, "dtype", None) == np.int32
 
     with monkeypatch.context() as patch:
         patch.setattr(ldl_engine, "launch", record)
         solver.solve(solver.factor(batch.values), batch.rhs)
     return launches
+
+
+def program_of(backend: str, settings: LDLSettings, monkeypatch) -> list:
+    """What a solver hands to the device."""
+    if backend == "warp":
+        return launches_of(settings, monkeypatch)
+    case, batch = PATTERNS["random_33"](), systems("random_33")
+    solver = LDLSolver(case.K, backend=backend, dtype="float64", settings=settings)
+    factor = jax.eval_shape(solver.factor, batch.values)
+    programs = [jax.make_jaxpr(solver.factor)(batch.values)]
+    programs.append(jax.make_jaxpr(solver.solve)(factor, batch.rhs))
+    return [str(program) for program in programs]
 
 
 class TestSettings:
@@ -303,6 +312,24 @@ class TestSettings:
         usual = program_of(backend, LDLSettings(), monkeypatch)
         assert usual == program_of(backend, LDLSettings(), monkeypatch)
         assert usual != program_of(backend, settings, monkeypatch)
+
+    @pytest.mark.parametrize(
+        ("name", "base"),
+        [
+            ("segments", LDLSettings(window=True)),
+            ("segments", LDLSettings(window=False)),
+            ("segments", LDLSettings(layout="batch_first")),
+            ("level_scheduling", LDLSettings(window=False)),
+            ("level_scheduling", LDLSettings(layout="batch_first")),
+        ],
+    )
+    def test_factor_and_solve_both_follow(self, name, base, monkeypatch):
+        usual = launches_of(base, monkeypatch)
+        changed = launches_of(replace(base, **{name: CHANGED[name]}), monkeypatch)
+        assert len(usual) == len(changed) == 2
+        for (kernel, tables, _), (same, others, _) in zip(usual, changed, strict=True):
+            assert kernel == same
+            assert tables != others
 
     def test_what_each_backend_honours(self):
         assert BACKENDS["warp"].honours == set(CHANGED)

@@ -52,7 +52,7 @@ class WarpLDL:
         if not self._tiled:
             values = self._engine.factor(K_vals, self._shape(batch))
             return values, status_of(values[:, self._n_L :], axis=1)
-        values = self._engine.factor(to_tiles(K_vals), self._shape(batch))
+        values = self.factor_tiles(to_tiles(K_vals))
         status = status_of(values[:, self._n_L :], axis=1)
         return values, status.reshape(-1)[:batch]
 
@@ -62,6 +62,10 @@ class WarpLDL:
         if not self._tiled:
             return self._engine.solve(factor, rhs, self._shape(batch))
         return from_tiles(self.solve_tiles(factor, to_tiles(rhs)), batch)
+
+    def factor_tiles(self, K: jax.Array) -> jax.Array:
+        """Factor rows from values in tiles, for loops that keep their arrays in tiles."""
+        return self._engine.factor(K, self._shape(K.shape[0] * K.shape[2]))
 
     def solve_tiles(self, factor: jax.Array, rhs: jax.Array) -> jax.Array:
         """Solutions in tiles, for loops that keep their vectors in tiles."""

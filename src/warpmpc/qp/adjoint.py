@@ -1,0 +1,134 @@
+"""Sensitivities of QP solutions by implicit differentiation on the pattern of K.
+
+With the active set of the solution, small changes of the data change x and y by
+[[P, A_a'], [A_a, 0]] [dx; dy] = [-dP x - dq - dA'y; db - dA x], b the active bounds.  The same
+symmetric matrix serves forward and reverse mode.  It is factorised once with a small regularisation
+(P + sigma I, -eps on active rows, -1 on inactive ones, which drop out) and refined against the
+unregularised system.  Where active rows are linearly dependent the refined solution stays finite:
+it approaches the limit of the regularised ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpmpc.qp.conditioning import QPData
+from warpmpc.qp.kkt_solvers.kkt_engines import KKTEngine
+from warpmpc.qp.products import QPMatrices
+from warpmpc.symbolic.pattern import SparsePattern
+
+_REGULARISATION = {"float32": 1e-4, "float64": 1e-7}
+_REFINEMENTS = 10
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A solution to differentiate at, ``[groups, rows, lanes]``; `valid` masks whole instances."""
+
+    data: QPData
+    x: jax.Array
+    y: jax.Array
+    valid: jax.Array
+
+
+class Sensitivity:
+    """Forward and reverse derivatives of (x, y) with respect to the data of a QP."""
+
+    def __init__(
+        self,
+        engine: KKTEngine,
+        matrices: QPMatrices,
+        P_pattern: SparsePattern,
+        A_pattern: SparsePattern,
+        dtype: str,
+    ):
+        """Keeps the engine and where each stored value stands.
+
+        Args:
+            engine: Solver for the pattern of K.
+            matrices: Products with P and A.
+            P_pattern: P as given, in full or its upper triangle.
+            A_pattern: Pattern of A.
+            dtype: "float32" or "float64".
+        """
+        self._engine, self._matrices, self._eps = engine, matrices, _REGULARISATION[dtype]
+        self._P, self._A = P_pattern, A_pattern
+        rows, cols = P_pattern.row_idx, P_pattern.col_idx
+        # A value above the diagonal stands for two entries of P, one below is never read.
+        self._P_weight = np.where(rows < cols, 1.0, np.where(rows == cols, 0.5, 0.0))[None, :, None]
+
+    def forward(self, point: Point, tangent: QPData) -> tuple[jax.Array, jax.Array]:
+        """Changes of x and y for a change of the data."""
+        at, M = point, self._matrices
+        at_upper, at_lower = _sides(at)
+        top = -(M.P.product(tangent.P, at.x) + tangent.q + M.AT.product(tangent.A, at.y))
+        bound = _weighted(at_upper, tangent.upper) + _weighted(at_lower, tangent.lower)
+        bottom = _weighted(_active(at), bound - M.A.product(tangent.A, at.x))
+        return self._solve(at, top, bottom)
+
+    def reverse(self, point: Point, x_bar: jax.Array, y_bar: jax.Array) -> QPData:
+        """Gradient with respect to the data from cotangents of x and y."""
+        at = point
+        at_upper, at_lower = _sides(at)
+        x_bar = jnp.where(at.valid, x_bar, 0)
+        y_bar = jnp.where(at.valid & _active(at), y_bar, 0)
+        dx, dy = self._solve(at, x_bar, y_bar)
+        weight = jnp.asarray(self._P_weight, dtype=dx.dtype)
+        row, col = self._P.row_idx, self._P.col_idx
+        return QPData(
+            P=-weight * (dx[:, row] * at.x[:, col] + dx[:, col] * at.x[:, row]),
+            q=-dx,
+            A=-(at.y[:, self._A.row_idx] * dx[:, self._A.col_idx])
+            - dy[:, self._A.row_idx] * at.x[:, self._A.col_idx],
+            lower=_weighted(at_lower, dy),
+            upper=_weighted(at_upper, dy),
+        )
+
+    def _solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Regularised solve and refinement; zero for instances that are not valid."""
+        active, n = _active(at), at.x.shape[1]
+        P, A = (jnp.where(at.valid, values, 0) for values in (at.data.P, at.data.A))
+        A = jnp.where(active[:, self._A.row_idx], A, 0)
+        rho = jnp.where(active, 1 / self._eps, 1).astype(at.x.dtype)
+        state = self._engine.prepare(P, A, rho)
+        rhs = jnp.where(at.valid, jnp.concatenate([top, bottom], axis=1), 0)
+
+        def refine(_: int, w: jax.Array) -> jax.Array:
+            rest = rhs - self._apply(P, A, active, w)
+            return w + self._engine.solve(state, rest, jnp.zeros_like(at.x))
+
+        w = jax.lax.fori_loop(0, _REFINEMENTS, refine, jnp.zeros_like(rhs))
+        return w[:, :n], w[:, n:]
+
+    def _apply(self, P: jax.Array, A: jax.Array, active: jax.Array, w: jax.Array) -> jax.Array:
+        """The unregularised matrix; inactive rows read -w = 0."""
+        M, n = self._matrices, w.shape[1] - active.shape[1]
+        x, y = w[:, :n], w[:, n:]
+        top = M.P.product(P, x) + M.AT.product(A, y)
+        return jnp.concatenate([top, M.A.product(A, x) - jnp.where(active, 0, y)], axis=1)
+
+
+def _active(at: Point) -> jax.Array:
+    return (at.y != 0) | (at.data.lower == at.data.upper)
+
+
+def _sides(at: Point) -> tuple[jax.Array, jax.Array]:
+    """Share of each row's bound that is its upper and its lower one.
+
+    An equality whose multiplier is exactly zero has no side; its bound is shared by halves, so that
+    moving both bounds together, the only way to move an equality, has the right derivative.
+    """
+    undecided = (at.y == 0) & (at.data.lower == at.data.upper)
+    half = jnp.where(undecided, 0.5, 0.0)
+    upper, lower = jnp.where(at.y > 0, 1.0, half), jnp.where(at.y < 0, 1.0, half)
+    return upper.astype(at.x.dtype), lower.astype(at.x.dtype)
+
+
+def _weighted(weight: jax.Array, values: jax.Array) -> jax.Array:
+    """Product in which a zero weight hides infinities."""
+    return jnp.where(weight != 0, values, 0) * weight

@@ -1,0 +1,202 @@
+"""The ADMM iteration on scaled data, and its outer loop with termination and adaptation of rho.
+
+One vector v per constraint row instead of (s, y): s = clip(v, lower, upper), y = rho (v - s).
+This is OSQP's iteration exactly, with fewer vectors.  Arrays are ``[groups, rows, lanes]``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from warpmpc.qp.conditioning import QPData, Scaling, adapted_rho, rho_rows
+from warpmpc.qp.kkt_solvers.kkt_engines import KKTEngine
+from warpmpc.qp.products import QPMatrices
+from warpmpc.qp.termination import (
+    Residuals,
+    is_dual_infeasible,
+    is_primal_infeasible,
+    is_solved,
+    residuals,
+)
+from warpmpc.qp.types import ADMMSettings, Status
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """State of the outer loop; per-instance scalars are ``[groups, 1, lanes]``."""
+
+    x: jax.Array
+    v: jax.Array
+    rho: jax.Array
+    kkt: Any
+    status: jax.Array
+    iterations: jax.Array
+    residuals: Residuals
+    iteration: jax.Array
+
+
+@dataclass(frozen=True, eq=False)
+class ADMM:
+    """The iteration for one scaled batch.
+
+    Attributes:
+        engine: Solver of the KKT system.
+        matrices: Products with P and A.
+        settings: Tolerances and limits.
+        data: Unscaled data.
+        scaled: Scaled data.
+        scaling: How they relate.
+        factors: Factor of each row on rho.
+        free: Rows without bounds.
+    """
+
+    engine: KKTEngine
+    matrices: QPMatrices
+    settings: ADMMSettings
+    data: QPData
+    scaled: QPData
+    scaling: Scaling
+    factors: jax.Array
+    free: jax.Array
+
+    def clip(self, v: jax.Array) -> jax.Array:
+        """Projection onto the bounds."""
+        return jnp.clip(v, self.scaled.lower, self.scaled.upper)
+
+    def update(
+        self, kkt: Any, rho: jax.Array, x: jax.Array, s: jax.Array, dual: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """One iteration from x, s and y / rho; returns x and v."""
+        settings, n = self.settings, x.shape[1]
+        rhs = jnp.concatenate([settings.sigma * x - self.scaled.q, s - dual], axis=1)
+        solution = self.engine.solve(kkt, rhs, x)
+        omega = settings.relaxation
+        x_next = omega * solution[:, :n] + (1 - omega) * x
+        return x_next, s + (1 - omega) * dual + omega / rho * solution[:, n:]
+
+    def rho(self, rho: jax.Array) -> jax.Array:
+        """Rho of every row."""
+        return rho_rows(rho, self.factors, self.free)
+
+    def prepare(self, rho: jax.Array) -> Any:
+        """Factorises K for this rho."""
+        return self.engine.prepare(self.scaled.P, self.scaled.A, self.rho(rho))
+
+    def unscaled(
+        self, x: jax.Array, v: jax.Array, rho: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """x, s and y of the unscaled problem."""
+        s = self.clip(v)
+        y = self.rho(rho) * (v - s)
+        scaling = self.scaling
+        return scaling.x * x, s / scaling.con, scaling.con * y / scaling.cost
+
+
+def iterate(
+    admm: ADMM, start: tuple[jax.Array, jax.Array, jax.Array], status: jax.Array
+) -> Progress:
+    """Runs the iteration from scaled (x, s, y) until every instance is done.
+
+    Instances whose status is not MAX_ITER at the start are left alone.
+    """
+    x, s, y = start
+    rho = jnp.full_like(status, admm.settings.rho, dtype=x.dtype)
+    kkt, rows = admm.prepare(rho), admm.rho(rho)
+    # The first iteration may start from an s that is no projection; from then on v says it all.
+    x_next, v = admm.update(kkt, rows, x, s, y / rows)
+    nothing = jnp.zeros_like(rho)
+    progress = Progress(
+        x=x_next,
+        v=v,
+        rho=rho,
+        kkt=kkt,
+        status=status,
+        iterations=jnp.ones_like(status),
+        residuals=Residuals(nothing, nothing, nothing, nothing),
+        iteration=jnp.asarray(1, dtype=jnp.int32),
+    )
+    return jax.lax.while_loop(
+        lambda p: (p.iteration < admm.settings.max_iter) & (p.status == Status.MAX_ITER).any(),
+        lambda p: _chunk(admm, p),
+        progress if admm.settings.max_iter > 1 else _check(admm, progress, progress),
+    )
+
+
+def _chunk(admm: ADMM, before: Progress) -> Progress:
+    """Iterations up to the next check, then the check."""
+    settings = admm.settings
+    period = settings.check_every or settings.adaptive_rho_every or settings.max_iter
+    # Checks fall on multiples of the period; the first iteration is already done.
+    steps = jnp.minimum(period - before.iteration % period, settings.max_iter - before.iteration)
+    rows = admm.rho(before.rho)
+
+    def step(_: int, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        x, v = carry[:2]
+        s = admm.clip(v)
+        return *admm.update(before.kkt, rows, x, s, v - s), x, v
+
+    carry = (before.x, before.v, before.x, before.v)
+    x, v, x_last, v_last = jax.lax.fori_loop(0, steps, step, carry)
+    active = before.status == Status.MAX_ITER
+    now = replace(
+        before,
+        x=jnp.where(active, x, before.x),
+        v=jnp.where(active, v, before.v),
+        iteration=before.iteration + steps,
+        iterations=jnp.where(active, before.iteration + steps, before.iterations),
+    )
+    return _check(admm, now, replace(before, x=x_last, v=v_last))
+
+
+def _check(admm: ADMM, now: Progress, last: Progress) -> Progress:
+    """Residuals, certificates, and a new rho where it pays."""
+    settings = admm.settings
+    x, s, y = admm.unscaled(now.x, now.v, now.rho)
+    x_last, _, y_last = admm.unscaled(last.x, last.v, last.rho)
+    r = residuals(admm.data, admm.matrices, x, s, y)
+    status = now.status
+    if settings.check_every:
+        done = [
+            (
+                Status.DUAL_INFEASIBLE,
+                is_dual_infeasible(admm.data, admm.matrices, x - x_last, settings),
+            ),
+            (
+                Status.PRIMAL_INFEASIBLE,
+                is_primal_infeasible(admm.data, admm.matrices, y - y_last, settings),
+            ),
+            (Status.SOLVED, is_solved(r, settings)),
+        ]
+        for code, reached in done:
+            status = jnp.where((now.status == Status.MAX_ITER) & reached, code, status)
+    else:  # a fixed number of iterations: nothing stops early, the last iterate is judged
+        good = (now.iteration >= settings.max_iter) & is_solved(r, settings)
+        status = jnp.where((now.status == Status.MAX_ITER) & good, Status.SOLVED, status)
+    finite = jnp.isfinite(x).all(axis=1, keepdims=True) & jnp.isfinite(y).all(axis=1, keepdims=True)
+    broken = (now.status == Status.MAX_ITER) & ~finite
+    now = replace(now, residuals=r, status=jnp.where(broken, Status.NON_FINITE, status))
+    return _adapt(admm, now, r) if settings.adaptive_rho_every else now
+
+
+def _adapt(admm: ADMM, now: Progress, r: Residuals) -> Progress:
+    """Changes rho of the instances where it pays and factorises again if there are any."""
+    settings = admm.settings
+    wanted = adapted_rho(now.rho, (r.primal, r.primal_scale), (r.dual, r.dual_scale))
+    factor = settings.adaptive_rho_tolerance
+    pays = (wanted > factor * now.rho) | (wanted < now.rho / factor)
+    due = (now.iteration % settings.adaptive_rho_every == 0) & (now.iteration < settings.max_iter)
+    change = due & pays & (now.status == Status.MAX_ITER)
+
+    def refactor(p: Progress) -> Progress:
+        rho = jnp.where(change, wanted, p.rho).astype(p.rho.dtype)
+        s = admm.clip(p.v)
+        # y stays what it was; v changes because y = rho (v - s).
+        v = s + (p.v - s) * (admm.rho(p.rho) / admm.rho(rho))
+        return replace(p, rho=rho, v=v, kkt=admm.prepare(rho))
+
+    return jax.lax.cond(change.any(), refactor, lambda p: p, now)

@@ -1,0 +1,97 @@
+"""Products and norms of fixed-pattern matrices, without atomics: the same bits in every run.
+
+Arrays are ``[groups, rows, lanes]``.  Rows are sorted by their number of entries and cut into a few
+buckets of equal padded width, each a gather and a reduction.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpmpc.symbolic.pattern import IntArray, SparsePattern
+from warpmpc.symbolic.segments import optimal_segments
+
+_BUCKETS = 6
+
+
+class RowGather:
+    """For each row of a matrix: which stored values it has and which columns they multiply."""
+
+    def __init__(self, rows: IntArray, cols: IntArray, entries: IntArray, n_rows: int):
+        """Builds the padded tables.
+
+        Args:
+            rows: Row of each term.
+            cols: Column of each term.
+            entries: Position of its value in the list of values.
+            n_rows: Number of rows.
+        """
+        counts = np.bincount(rows, minlength=n_rows)
+        order = np.argsort(counts, kind="stable")
+        self._back = np.argsort(order).astype(np.int32)
+        by_row = np.lexsort((cols, rows))
+        ptr = np.concatenate([[0], np.cumsum(counts)])
+        bounds = optimal_segments(counts[order], _BUCKETS)
+        self._buckets: list[tuple[IntArray, IntArray]] = []
+        for first, last in pairwise(bounds.tolist()):
+            members = order[first:last]
+            width = int(counts[members].max(initial=0))
+            inside = np.arange(width)
+            present = inside < counts[members][:, None]
+            term = (
+                by_row[np.where(present, ptr[members][:, None] + inside, 0)]
+                if rows.size
+                else present
+            )
+            # Past any list: gathers fill with zero there.
+            beyond = np.iinfo(np.int32).max
+            self._buckets.append(
+                (
+                    np.where(present, entries[term] if rows.size else 0, beyond).astype(np.int32),
+                    np.where(present, cols[term] if rows.size else 0, beyond).astype(np.int32),
+                )
+            )
+
+    def product(self, vals: jax.Array, x: jax.Array) -> jax.Array:
+        """Matrix times vector."""
+        parts = [(_take(vals, e) * _take(x, c)).sum(axis=2) for e, c in self._buckets]
+        return jnp.concatenate(parts, axis=1)[:, self._back]
+
+    def row_norms(self, vals: jax.Array) -> jax.Array:
+        """Largest absolute value of each row; 0 for empty rows."""
+        parts = [jnp.abs(_take(vals, e)).max(axis=2, initial=0) for e, _ in self._buckets]
+        return jnp.concatenate(parts, axis=1)[:, self._back]
+
+
+def _take(array: jax.Array, index: IntArray) -> jax.Array:
+    if not array.shape[1] or not index.size:
+        return jnp.zeros((array.shape[0], *index.shape, array.shape[2]), dtype=array.dtype)
+    return jnp.take(array, index, axis=1, mode="fill", fill_value=0)
+
+
+class QPMatrices:
+    """Products with P (stored upper triangle), A and A' of one QP pattern."""
+
+    def __init__(self, P_pattern: SparsePattern, P_entries: IntArray, A_pattern: SparsePattern):
+        """Builds the tables.
+
+        Args:
+            P_pattern: Upper triangle of P.
+            P_entries: Position of each of its entries in the list of values of P.
+            A_pattern: Pattern of A, its values in column-major order.
+        """
+        rows, cols = P_pattern.row_idx, P_pattern.col_idx
+        mirrored = rows != cols
+        self.P = RowGather(
+            np.concatenate([rows, cols[mirrored]]),
+            np.concatenate([cols, rows[mirrored]]),
+            np.concatenate([P_entries, P_entries[mirrored]]),
+            P_pattern.n_rows,
+        )
+        entries = np.arange(A_pattern.nnz)
+        self.A = RowGather(A_pattern.row_idx, A_pattern.col_idx, entries, A_pattern.n_rows)
+        self.AT = RowGather(A_pattern.col_idx, A_pattern.row_idx, entries, A_pattern.n_cols)

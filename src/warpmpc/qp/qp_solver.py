@@ -1,0 +1,212 @@
+"""`QPSolver`: batches of convex QPs that share the patterns of P and A.
+
+Checks what a caller can get wrong, folds leading axes into the batch, brings data into the engine's
+layout, and runs scaling, ADMM and the read-out as one program.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+from jax.custom_derivatives import linear_call
+
+from warpmpc._errors import PatternError, ProblemError, SettingsError
+from warpmpc._types import check_dtype
+from warpmpc.kernels.tiles import from_tiles, to_tiles
+from warpmpc.qp.adjoint import Point, Sensitivity
+from warpmpc.qp.admm import ADMM, iterate
+from warpmpc.qp.conditioning import Equilibration, QPData, row_factors
+from warpmpc.qp.kkt_solvers.kkt_engines import ENGINES, KKTEngine, KKTSystem
+from warpmpc.qp.products import QPMatrices
+from warpmpc.qp.termination import initial_status
+from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
+from warpmpc.symbolic.kkt import build_kkt
+from warpmpc.symbolic.pattern import SparsePattern
+
+_LOG = logging.getLogger(__name__)
+ArrayLike = jax.Array | np.ndarray
+
+
+class QPSolver:
+    """min half x'Px + q'x subject to lower <= A x <= upper, for many instances at once.
+
+    Example:
+        >>> solver = QPSolver(P, A)
+        >>> solution = solver.solve(P_vals, q, A_vals, lower, upper)
+    """
+
+    def __init__(
+        self,
+        P: sp.spmatrix | sp.sparray,
+        A: sp.spmatrix | sp.sparray,
+        settings: ADMMSettings | None = None,
+        dtype: str = "float32",
+        engine: str = "auto",
+    ):
+        """Analyses the patterns; nothing is compiled yet.
+
+        Args:
+            P: Pattern of P, its upper triangle or the full symmetric matrix.  Values are listed in
+                column-major order of what is passed; of a full matrix the upper triangle is read.
+            A: Pattern of A; values in column-major order.
+            settings: Of the ADMM iteration.
+            dtype: "float32" or "float64".
+            engine: "sparse", "dense", "pcg", or "auto".
+        """
+        self.settings, self.dtype = settings or ADMMSettings(), check_dtype(dtype)
+        P_given, self.A_pattern = SparsePattern.from_scipy(P), SparsePattern.from_scipy(A)
+        if P_given.n_rows != P_given.n_cols:
+            raise PatternError(f"P must be square, got shape {P_given.shape}.")
+        upper, P_entries = P_given.upper()
+        if upper.nnz != P_given.nnz and not P_given.is_symmetric():
+            raise PatternError(
+                "P is structurally unsymmetric; pass its upper triangle (scipy.sparse.triu) or the "
+                "full symmetric pattern."
+            )
+        self.P_pattern, kkt = P_given, build_kkt(upper, self.A_pattern)
+        self.n_vars, self.n_cons = kkt.n_vars, kkt.n_cons
+        self._matrices = QPMatrices(upper, P_entries, self.A_pattern)
+        self._equilibration = Equilibration(upper, P_entries, self.A_pattern, P_given.nnz)
+        self.engine = _choose(engine)
+        system = KKTSystem(kkt, P_entries, self._matrices, self.settings.sigma, self.dtype)
+        self._engine: KKTEngine = ENGINES[self.engine](system)
+        self._sensitivity = Sensitivity(
+            self._engine, self._matrices, P_given, self.A_pattern, self.dtype
+        )
+        self._run = jax.custom_jvp(self._iterate)
+        self._run.defjvp(self._iterate_jvp)
+        self._solve = jax.jit(self._solve_batch)
+
+    def solve(
+        self,
+        P_vals: ArrayLike,
+        q: ArrayLike,
+        A_vals: ArrayLike,
+        lower: ArrayLike,
+        upper: ArrayLike,
+        warm_start: QPWarmStart | None = None,
+    ) -> QPSolution:
+        """Solves every instance; all arguments have the same leading axes.
+
+        Args:
+            P_vals: Values of P, ``[batch, nnz(P)]``.
+            q: Linear cost, ``[batch, n]``.
+            A_vals: Values of A, ``[batch, nnz(A)]``.
+            lower: Lower bounds, ``[batch, m]``, -inf where there is none.
+            upper: Upper bounds, inf where there is none.
+            warm_start: `QPSolution.warm_start` of an earlier call, or your own.
+        """
+        sizes = {
+            "P_vals": (P_vals, self.P_pattern.nnz),
+            "q": (q, self.n_vars),
+            "A_vals": (A_vals, self.A_pattern.nnz),
+            "lower": (lower, self.n_cons),
+            "upper": (upper, self.n_cons),
+        }
+        if warm_start is not None:
+            sizes["warm_start.x"] = (warm_start.x, self.n_vars)
+            sizes["warm_start.s"] = (warm_start.s, self.n_cons)
+            sizes["warm_start.y"] = (warm_start.y, self.n_cons)
+        arrays = [self._checked(name, array, size) for name, (array, size) in sizes.items()]
+        leading = {array.shape[:-1] for array in arrays}
+        if len(leading) > 1:
+            raise ProblemError(f"All arguments need the same leading axes, got {sorted(leading)}.")
+        if warm_start is None:
+            zero = jnp.zeros_like(arrays[3])
+            arrays += [jnp.zeros_like(arrays[1]), zero, zero]
+        return self._solve(*arrays)
+
+    def _checked(self, name: str, array: ArrayLike, size: int) -> jax.Array:
+        dtype = getattr(array, "dtype", None)
+        if dtype is None or str(dtype) != self.dtype:
+            raise ProblemError(
+                f"{name} must be an array of {self.dtype}, got {dtype or type(array).__name__}; "
+                f'cast it with `.astype("{self.dtype}")`.'
+            )
+        if array.ndim < 1 or array.shape[-1] != size:
+            raise ProblemError(
+                f"{name} has shape {tuple(array.shape)}; its last axis must have length {size}."
+            )
+        return jnp.asarray(array)
+
+    def _inside(self, array: jax.Array) -> jax.Array:
+        """Batch-first to the engine's layout."""
+        flat = array.reshape(-1, array.shape[-1])
+        return to_tiles(flat) if self._engine.lanes > 1 else flat[..., None]
+
+    def _outside(self, array: jax.Array, leading: tuple[int, ...]) -> jax.Array:
+        batch = int(np.prod(leading))
+        flat = from_tiles(array, batch) if self._engine.lanes > 1 else array[..., 0]
+        return flat.reshape(*leading, flat.shape[-1])
+
+    def _solve_batch(self, *arrays: jax.Array) -> QPSolution:
+        leading = arrays[0].shape[:-1]
+        P, q, A, lower, upper, *start = (self._inside(array) for array in arrays)
+        data = QPData(P, q, A, lower, upper)
+        x, y, s, end = self._run(data, tuple(start))
+        Px = self._matrices.P.product(data.P, x)
+        objective = ((0.5 * Px + data.q) * x).sum(axis=1, keepdims=True)
+        x, y, s = (self._outside(array, leading) for array in (x, y, s))
+        objective, status, iterations, primal, dual = (
+            self._outside(scalar, leading)[..., 0] for scalar in (objective, *end)
+        )
+        return QPSolution(x, y, objective, status, iterations, primal, dual, QPWarmStart(x, s, y))
+
+    def _iterate(self, data: QPData, start: tuple[jax.Array, ...]) -> tuple[Any, ...]:
+        """x, y, s and (status, iterations, residuals) in the engine's layout."""
+        scaling = self._equilibration.ruiz(data, self._matrices, self.settings.scaling)
+        scaled = self._equilibration.apply(data, scaling)
+        factors, free = row_factors(scaled, self.settings)
+        admm = ADMM(
+            self._engine, self._matrices, self.settings, data, scaled, scaling, factors, free
+        )
+        x, s, y = start
+        start = (x / scaling.x, scaling.con * s, scaling.cost * y / scaling.con)
+        end = iterate(admm, start, initial_status(data))
+        x, s, y = admm.unscaled(end.x, end.v, end.rho)
+        hopeless = (end.status == Status.NON_FINITE) | (end.status == Status.INVALID_BOUNDS)
+        x, s, y = (jnp.where(hopeless, jnp.nan, array) for array in (x, s, y))
+        r = end.residuals
+        return x, y, s, (end.status, end.iterations, r.primal, r.dual)
+
+    def _iterate_jvp(self, primals: tuple[Any, ...], tangents: tuple[Any, ...]):
+        """Implicit differentiation: the start of the iteration has no influence."""
+        data, start = primals
+        x, y, s, end = self._run(data, start)
+        valid = self._differentiable(end[0])
+        point = Point(data, jnp.where(valid, x, 0), jnp.where(valid, y, 0), valid)
+        dx, dy = linear_call(
+            self._sensitivity.forward,
+            lambda at, bar: self._sensitivity.reverse(at, *bar),
+            point,
+            tangents[0],
+        )
+        still = jax.tree.map(_no_tangent, (s, end))
+        return (x, y, s, end), (dx, dy, *still)
+
+    def _differentiable(self, status: jax.Array) -> jax.Array:
+        """Solved; or iterated as often as the caller fixed beforehand."""
+        solved = status == Status.SOLVED
+        return solved if self.settings.check_every else solved | (status == Status.MAX_ITER)
+
+
+def _no_tangent(array: jax.Array) -> Any:
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        return jnp.zeros_like(array)
+    return np.zeros(array.shape, dtype=jax.dtypes.float0)
+
+
+def _choose(engine: str) -> str:
+    if engine == "auto":
+        _LOG.info("engine auto: sparse, because it serves any pattern")
+        return "sparse"
+    if engine not in ENGINES:
+        raise SettingsError(
+            f"Unknown engine {engine!r}; choose one of {['auto', *sorted(ENGINES)]}."
+        )
+    return engine
