@@ -37,27 +37,21 @@ class Point:
 
 
 class Sensitivity:
-    """Forward and reverse derivatives of (x, y) with respect to the data of a QP."""
+    """Forward and reverse derivatives of (x, y) with respect to the data of a QP.
 
-    def __init__(
-        self,
-        engine: KKTEngine,
-        matrices: QPMatrices,
-        P_pattern: SparsePattern,
-        A_pattern: SparsePattern,
-        dtype: str,
-    ):
-        """Keeps the engine and where each stored value stands.
+    A subclass solves the linear system: `solve` from changes of the optimality conditions to those
+    of (x, y), `solve_transposed` from cotangents of (x, y) to multipliers of the conditions.
+    """
+
+    def __init__(self, matrices: QPMatrices, P_pattern: SparsePattern, A_pattern: SparsePattern):
+        """Keeps where each stored value stands.
 
         Args:
-            engine: Solver for the pattern of K.
             matrices: Products with P and A.
             P_pattern: P as given, in full or its upper triangle.
             A_pattern: Pattern of A.
-            dtype: "float32" or "float64".
         """
-        self._engine, self._matrices, self._eps = engine, matrices, _REGULARISATION[dtype]
-        self._P, self._A = P_pattern, A_pattern
+        self._matrices, self._P, self._A = matrices, P_pattern, A_pattern
         rows, cols = P_pattern.row_idx, P_pattern.col_idx
         # A value above the diagonal stands for two entries of P, one below is never read.
         self._P_weight = np.where(rows < cols, 1.0, np.where(rows == cols, 0.5, 0.0))[None, :, None]
@@ -67,17 +61,17 @@ class Sensitivity:
         at, M = point, self._matrices
         at_upper, at_lower = _sides(at)
         top = -(M.P.product(tangent.P, at.x) + tangent.q + M.AT.product(tangent.A, at.y))
-        bound = _weighted(at_upper, tangent.upper) + _weighted(at_lower, tangent.lower)
-        bottom = _weighted(_active(at), bound - M.A.product(tangent.A, at.x))
-        return self._solve(at, top, bottom)
+        bound = weighted(at_upper, tangent.upper) + weighted(at_lower, tangent.lower)
+        bottom = weighted(active_rows(at), bound - M.A.product(tangent.A, at.x))
+        return self.solve(at, top, bottom)
 
     def reverse(self, point: Point, x_bar: jax.Array, y_bar: jax.Array) -> QPData:
         """Gradient with respect to the data from cotangents of x and y."""
         at = point
         at_upper, at_lower = _sides(at)
         x_bar = jnp.where(at.valid, x_bar, 0)
-        y_bar = jnp.where(at.valid & _active(at), y_bar, 0)
-        dx, dy = self._solve(at, x_bar, y_bar)
+        y_bar = jnp.where(at.valid & active_rows(at), y_bar, 0)
+        dx, dy = self.solve_transposed(at, x_bar, y_bar)
         weight = jnp.asarray(self._P_weight, dtype=dx.dtype)
         row, col = self._P.row_idx, self._P.col_idx
         return QPData(
@@ -85,13 +79,45 @@ class Sensitivity:
             q=-dx,
             A=-(at.y[:, self._A.row_idx] * dx[:, self._A.col_idx])
             - dy[:, self._A.row_idx] * at.x[:, self._A.col_idx],
-            lower=_weighted(at_lower, dy),
-            upper=_weighted(at_upper, dy),
+            lower=weighted(at_lower, dy),
+            upper=weighted(at_upper, dy),
         )
 
-    def _solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Changes of x and y from the right-hand side of the linearised conditions."""
+        raise NotImplementedError
+
+    def solve_transposed(
+        self, at: Point, top: jax.Array, bottom: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Multipliers of stationarity and of the active bounds from cotangents of x and y."""
+        raise NotImplementedError
+
+
+class KKTSensitivity(Sensitivity):
+    """The default: the KKT matrix of the active set, on the engine and pattern of the iteration."""
+
+    def __init__(
+        self,
+        engine: KKTEngine,
+        matrices: QPMatrices,
+        P_pattern: SparsePattern,
+        A_pattern: SparsePattern,
+        dtype: str,
+    ):
+        """Keeps the engine."""
+        super().__init__(matrices, P_pattern, A_pattern)
+        self._engine, self._eps = engine, _REGULARISATION[dtype]
+
+    def solve_transposed(
+        self, at: Point, top: jax.Array, bottom: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """The same: the matrix is symmetric."""
+        return self.solve(at, top, bottom)
+
+    def solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Regularised solve and refinement; zero for instances that are not valid."""
-        active, n = _active(at), at.x.shape[1]
+        active, n = active_rows(at), at.x.shape[1]
         P, A = (jnp.where(at.valid, values, 0) for values in (at.data.P, at.data.A))
         A = jnp.where(active[:, self._A.row_idx], A, 0)
         rho = jnp.where(active, 1 / self._eps, 1).astype(at.x.dtype)
@@ -113,7 +139,8 @@ class Sensitivity:
         return jnp.concatenate([top, M.A.product(A, x) - jnp.where(active, 0, y)], axis=1)
 
 
-def _active(at: Point) -> jax.Array:
+def active_rows(at: Point) -> jax.Array:
+    """Rows that hold with equality at the solution and near it."""
     return (at.y != 0) | (at.data.lower == at.data.upper)
 
 
@@ -129,6 +156,6 @@ def _sides(at: Point) -> tuple[jax.Array, jax.Array]:
     return upper.astype(at.x.dtype), lower.astype(at.x.dtype)
 
 
-def _weighted(weight: jax.Array, values: jax.Array) -> jax.Array:
+def weighted(weight: jax.Array, values: jax.Array) -> jax.Array:
     """Product in which a zero weight hides infinities."""
     return jnp.where(weight != 0, values, 0) * weight

@@ -18,7 +18,8 @@ from jax.custom_derivatives import linear_call
 from warpmpc._errors import PatternError, ProblemError, SettingsError
 from warpmpc._types import check_dtype
 from warpmpc.kernels.tiles import from_tiles, to_tiles
-from warpmpc.qp.adjoint import Point, Sensitivity
+from warpmpc.qp.adjoint import KKTSensitivity, Point, Sensitivity
+from warpmpc.qp.adjoint_lsq import LSQSensitivity
 from warpmpc.qp.admm import ADMM, iterate
 from warpmpc.qp.conditioning import Equilibration, QPData, row_factors
 from warpmpc.qp.kkt_solvers.kkt_engines import ENGINES, KKTEngine, KKTSystem
@@ -75,12 +76,18 @@ class QPSolver:
         self.engine = _choose(engine)
         system = KKTSystem(kkt, P_entries, self._matrices, self.settings.sigma, self.dtype)
         self._engine: KKTEngine = ENGINES[self.engine](system)
-        self._sensitivity = Sensitivity(
-            self._engine, self._matrices, P_given, self.A_pattern, self.dtype
-        )
+        self._sensitivity = self._build_sensitivity()
         self._run = jax.custom_jvp(self._iterate)
         self._run.defjvp(self._iterate_jvp)
         self._solve = jax.jit(self._solve_batch)
+
+    def _build_sensitivity(self) -> Sensitivity:
+        if self.settings.sensitivity == "lsq":
+            lanes = self._engine.lanes
+            return LSQSensitivity(self._matrices, self.P_pattern, self.A_pattern, lanes, self.dtype)
+        return KKTSensitivity(
+            self._engine, self._matrices, self.P_pattern, self.A_pattern, self.dtype
+        )
 
     def solve(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal
 
 import jax
 
@@ -40,6 +41,9 @@ class ADMMSettings:
         adaptive_rho_every: Iterations between adaptations of rho; 0: never.
         adaptive_rho_tolerance: Rho changes (K is factorised again) only by more than this factor.
         scaling: Passes of Ruiz equilibration per instance; 0: none.
+        sensitivity: How solutions are differentiated: "kkt" (the active set on the pattern of K)
+            or "lsq" (regularised least squares on all optimality conditions; slower, for
+            degenerate solutions).
     """
 
     rho: float = 0.1
@@ -55,6 +59,7 @@ class ADMMSettings:
     adaptive_rho_every: int = 50
     adaptive_rho_tolerance: float = 5.0
     scaling: int = 10
+    sensitivity: Literal["kkt", "lsq"] = "kkt"
 
     def __post_init__(self) -> None:
         """Checks ranges and combinations."""
@@ -75,6 +80,8 @@ class ADMMSettings:
                 isinstance(value, int) and value >= least, name, value, f"an integer >= {least}"
             )
         _require(0 < self.relaxation < 2, "relaxation", self.relaxation, "between 0 and 2")
+        if self.sensitivity not in ("kkt", "lsq"):
+            raise SettingsError(f'sensitivity must be "kkt" or "lsq", got {self.sensitivity!r}.')
         tolerance = self.adaptive_rho_tolerance
         _require(tolerance >= 1, "adaptive_rho_tolerance", tolerance, "at least 1")
         if self.check_every and self.adaptive_rho_every % self.check_every:
