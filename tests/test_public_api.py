@@ -11,6 +11,7 @@ import pytest
 import warpmpc as wm
 
 PUBLIC = {
+    "ADMMSettings",
     "CodegenError",
     "FactorStatus",
     "LDLFactor",
@@ -18,7 +19,11 @@ PUBLIC = {
     "LDLSolver",
     "PatternError",
     "ProblemError",
+    "QPSolution",
+    "QPSolver",
+    "QPWarmStart",
     "SettingsError",
+    "Status",
     "WarpMPCError",
     "__version__",
 }

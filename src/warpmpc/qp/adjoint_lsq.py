@@ -1,10 +1,10 @@
 """Second method of differentiating a QP: regularised least squares on the optimality conditions.
 
-The conditions are P x + q + A'y and, per row, y (a'x - b) for inequalities or a'x - b for equalities.
+The conditions are P x + q + A'y and, per row, y (a'x - b) for inequalities, a'x - b for equalities.
 With their Jacobian J = [[P, A'], [C A, D]] (C = y or 1, D = a'x - b or 0) the method solves J z = f
-and J'r = g in the sense of least squares through [[(1 + eps) I, J'], [J, -eps I]], twice the size of
-K, and refines against eps = 0.  Degenerate solutions (dependent active rows, bounds active with a
-zero multiplier) give the solution of smallest norm.
+and J'r = g in the sense of least squares through [[(1 + eps) I, J'], [J, -eps I]], twice the size
+of K, and refines against eps = 0.  Degenerate solutions (dependent active rows, bounds active with
+a zero multiplier) give the solution of smallest norm.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from warpmpc.kernels.tiles import from_tiles, to_tiles
 from warpmpc.qp.adjoint import KKTSensitivity, Point, Sensitivity
 from warpmpc.qp.adjoint_lsq import LSQSensitivity
 from warpmpc.qp.admm import ADMM, iterate
-from warpmpc.qp.conditioning import Equilibration, QPData, row_factors
+from warpmpc.qp.conditioning import Equilibration, QPData, Scaling, row_factors
 from warpmpc.qp.kkt_solvers.kkt_engines import ENGINES, KKTEngine, KKTSystem
 from warpmpc.qp.products import QPMatrices
 from warpmpc.qp.termination import initial_status
@@ -48,6 +48,7 @@ class QPSolver:
         settings: ADMMSettings | None = None,
         dtype: str = "float32",
         engine: str = "auto",
+        nominal: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
     ):
         """Analyses the patterns; nothing is compiled yet.
 
@@ -58,6 +59,8 @@ class QPSolver:
             settings: Of the ADMM iteration.
             dtype: "float32" or "float64".
             engine: "sparse", "dense", "pcg", or "auto".
+            nominal: Representative (P_vals, q, A_vals) of one instance: the scaling is computed
+                from them once and used for all instances, instead of one per instance.
         """
         self.settings, self.dtype = settings or ADMMSettings(), check_dtype(dtype)
         P_given, self.A_pattern = SparsePattern.from_scipy(P), SparsePattern.from_scipy(A)
@@ -77,9 +80,25 @@ class QPSolver:
         system = KKTSystem(kkt, P_entries, self._matrices, self.settings.sigma, self.dtype)
         self._engine: KKTEngine = ENGINES[self.engine](system)
         self._sensitivity = self._build_sensitivity()
+        self._nominal = None if nominal is None else self._nominal_scaling(*nominal)
         self._run = jax.custom_jvp(self._iterate)
         self._run.defjvp(self._iterate_jvp)
         self._solve = jax.jit(self._solve_batch)
+
+    def _nominal_scaling(self, P_vals: np.ndarray, q: np.ndarray, A_vals: np.ndarray) -> Scaling:
+        """Scaling of one representative instance, to be broadcast over the batch."""
+        sizes = ((P_vals, self.P_pattern.nnz), (q, self.n_vars), (A_vals, self.A_pattern.nnz))
+        arrays = [np.asarray(values, dtype=self.dtype) for values, _ in sizes]
+        for array, (_, size) in zip(arrays, sizes, strict=True):
+            if array.shape != (size,) or not np.isfinite(array).all():
+                raise ProblemError(
+                    "nominal needs finite values of one instance: P_vals "
+                    f"({self.P_pattern.nnz}), q ({self.n_vars}) and A_vals ({self.A_pattern.nnz})."
+                )
+        P, q_one, A = (jnp.asarray(array)[None, :, None] for array in arrays)
+        unbounded = jnp.full((1, self.n_cons, 1), jnp.inf, dtype=self.dtype)
+        data = QPData(P, q_one, A, -unbounded, unbounded)
+        return self._equilibration.ruiz(data, self._matrices, self.settings.scaling)
 
     def _build_sensitivity(self) -> Sensitivity:
         if self.settings.sensitivity == "lsq":
@@ -166,7 +185,9 @@ class QPSolver:
 
     def _iterate(self, data: QPData, start: tuple[jax.Array, ...]) -> tuple[Any, ...]:
         """x, y, s and (status, iterations, residuals) in the engine's layout."""
-        scaling = self._equilibration.ruiz(data, self._matrices, self.settings.scaling)
+        scaling = self._nominal
+        if scaling is None:
+            scaling = self._equilibration.ruiz(data, self._matrices, self.settings.scaling)
         scaled = self._equilibration.apply(data, scaling)
         factors, free = row_factors(scaled, self.settings)
         admm = ADMM(
