@@ -96,12 +96,14 @@ const Pair* __restrict__ entries = (const Pair*)entries_in.data;
 const int* __restrict__ entry_ptr = entry_ptr_in.data;
 const SCALAR* __restrict__ scale = scale_in.data;
 
-// A pivot that cannot be divided by leaves 0 (zero or subnormal) or NaN (not finite): a flag that
-// costs nothing and stays inside its problem.
+// A pivot that cannot be divided by leaves 0 (zero or subnormal) or NaN (not finite, or so large that
+// its inverse is subnormal and devices disagree): a flag that costs nothing and stays in its problem.
 auto invert = [](SCALAR d) -> SCALAR {
     const SCALAR nothing = d - d;
     if (!(nothing == 0)) return nothing;
-    return (d < TINY && d > -TINY) ? (SCALAR)0 : 1 / d;
+    if (d < TINY && d > -TINY) return (SCALAR)0;
+    const SCALAR inverse = 1 / d;
+    return inverse < TINY && inverse > -TINY ? (SCALAR)NAN : inverse;
 };
 
 // Divide row j of L by its pivots; what is left of the diagonal is the pivot of column j.

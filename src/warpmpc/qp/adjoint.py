@@ -10,12 +10,15 @@ it approaches the limit of the regularised ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc._errors import ProblemError
 from warpmpc.qp.conditioning import QPData
 from warpmpc.qp.kkt_solvers.kkt_engines import KKTEngine
 from warpmpc.qp.products import QPMatrices
@@ -56,32 +59,43 @@ class Sensitivity:
         # A value above the diagonal stands for two entries of P, one below is never read.
         self._P_weight = np.where(rows < cols, 1.0, np.where(rows == cols, 0.5, 0.0))[None, :, None]
 
-    def forward(self, point: Point, tangent: QPData) -> tuple[jax.Array, jax.Array]:
-        """Changes of x and y for a change of the data."""
+    def forward(self, point: Point, tangent: QPData) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Changes of x, y and the objective for a change of the data."""
         at, M = point, self._matrices
         at_upper, at_lower = _sides(at)
         top = -(M.P.product(tangent.P, at.x) + tangent.q + M.AT.product(tangent.A, at.y))
         bound = weighted(at_upper, tangent.upper) + weighted(at_lower, tangent.lower)
         bottom = weighted(active_rows(at), bound - M.A.product(tangent.A, at.x))
-        return self.solve(at, top, bottom)
+        dx, dy = self.solve(at, top, bottom)
+        direct = (0.5 * M.P.product(tangent.P, at.x) + tangent.q) * at.x
+        objective = (self._slope(at) * dx + direct).sum(axis=1, keepdims=True)
+        return dx, dy, jnp.where(at.valid, objective, 0)
 
-    def reverse(self, point: Point, x_bar: jax.Array, y_bar: jax.Array) -> QPData:
-        """Gradient with respect to the data from cotangents of x and y."""
+    def reverse(
+        self, point: Point, x_bar: jax.Array, y_bar: jax.Array, objective_bar: jax.Array
+    ) -> QPData:
+        """Gradient with respect to the data from cotangents of x, y and the objective."""
         at = point
         at_upper, at_lower = _sides(at)
-        x_bar = jnp.where(at.valid, x_bar, 0)
+        objective_bar = jnp.where(at.valid, objective_bar, 0)
+        x_bar = jnp.where(at.valid, x_bar, 0) + objective_bar * self._slope(at)
         y_bar = jnp.where(at.valid & active_rows(at), y_bar, 0)
         dx, dy = self.solve_transposed(at, x_bar, y_bar)
         weight = jnp.asarray(self._P_weight, dtype=dx.dtype)
         row, col = self._P.row_idx, self._P.col_idx
+        x_row, x_col = at.x[:, row], at.x[:, col]
         return QPData(
-            P=-weight * (dx[:, row] * at.x[:, col] + dx[:, col] * at.x[:, row]),
-            q=-dx,
+            P=weight * (objective_bar * x_row * x_col - dx[:, row] * x_col - dx[:, col] * x_row),
+            q=objective_bar * at.x - dx,
             A=-(at.y[:, self._A.row_idx] * dx[:, self._A.col_idx])
             - dy[:, self._A.row_idx] * at.x[:, self._A.col_idx],
             lower=weighted(at_lower, dy),
             upper=weighted(at_upper, dy),
         )
+
+    def _slope(self, at: Point) -> jax.Array:
+        """Gradient of the objective with respect to x."""
+        return jnp.where(at.valid, self._matrices.P.product(at.data.P, at.x) + at.data.q, 0)
 
     def solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Changes of x and y from the right-hand side of the linearised conditions."""
@@ -137,6 +151,47 @@ class KKTSensitivity(Sensitivity):
         x, y = w[:, :n], w[:, n:]
         top = M.P.product(P, x) + M.AT.product(A, y)
         return jnp.concatenate([top, M.A.product(A, x) - jnp.where(active, 0, y)], axis=1)
+
+
+def apply_linear(
+    forward: Callable[..., Any], reverse: Callable[..., Any], point: Point, tangent: QPData
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`forward(point, tangent)`, with `reverse` as its transpose; arrays are ``[batch, rows]``.
+
+    The map poses as the solve of a triangular system whose unknowns are its inputs and outputs, in
+    one array: JAX can differentiate, transpose and map that in every combination, and it may not
+    know the tangents one by one (`linear_call` cannot be mapped and wants all of them).
+    """
+    point = _differentiable_once(point)
+    sizes = [array.shape[1] for array in (*jax.tree.leaves(tangent), point.x, point.y, point.valid)]
+    cuts, structure = np.cumsum(sizes)[:-1], jax.tree.structure(tangent)
+
+    def solve(_: Any, packed: jax.Array) -> jax.Array:
+        *given, x, y, objective = jnp.split(packed, cuts, axis=1)
+        dx, dy, change = forward(point, jax.tree.unflatten(structure, given))
+        return jnp.concatenate([*given, x + dx, y + dy, objective + change], axis=1)
+
+    def solve_transposed(_: Any, packed: jax.Array) -> jax.Array:
+        *given, x, y, objective = jnp.split(packed, cuts, axis=1)
+        more = jax.tree.leaves(reverse(point, x, y, objective))
+        sums = [a + b for a, b in zip(given, more, strict=True)]
+        return jnp.concatenate([*sums, x, y, objective], axis=1)
+
+    nothing = jnp.zeros((point.x.shape[0], sum(sizes[-3:])), dtype=point.x.dtype)
+    packed = jnp.concatenate([*jax.tree.leaves(tangent), nothing], axis=1)
+    packed = jax.lax.custom_linear_solve(lambda w: w, packed, solve, solve_transposed)
+    _, x, y, objective = jnp.split(packed, cuts[-3:], axis=1)
+    return x, y, objective
+
+
+@jax.custom_jvp
+def _differentiable_once(point: Point) -> Point:
+    return point
+
+
+@_differentiable_once.defjvp
+def _refuse_second_derivatives(*_: Any) -> Any:
+    raise ProblemError("QPSolver has first derivatives only; its gradients have none.")
 
 
 def active_rows(at: Point) -> jax.Array:

@@ -116,7 +116,7 @@ def iterate(
         rho=rho,
         kkt=kkt,
         status=status,
-        iterations=jnp.ones_like(status),
+        iterations=(status == Status.MAX_ITER).astype(status.dtype),
         residuals=Residuals(nothing, nothing, nothing, nothing),
         iteration=jnp.asarray(1, dtype=jnp.int32),
     )
@@ -195,8 +195,8 @@ def _adapt(admm: ADMM, now: Progress, r: Residuals) -> Progress:
     def refactor(p: Progress) -> Progress:
         rho = jnp.where(change, wanted, p.rho).astype(p.rho.dtype)
         s = admm.clip(p.v)
-        # y stays what it was; v changes because y = rho (v - s).
+        # y stays what it was; v changes because y = rho (v - s).  Nobody else's v changes a bit.
         v = s + (p.v - s) * (admm.rho(p.rho) / admm.rho(rho))
-        return replace(p, rho=rho, v=v, kkt=admm.prepare(rho))
+        return replace(p, rho=rho, v=jnp.where(change, v, p.v), kkt=admm.prepare(rho))
 
     return jax.lax.cond(change.any(), refactor, lambda p: p, now)

@@ -114,8 +114,13 @@ class LDLSolver:
         return self.elimination.nnz_L
 
     def values(self, K: sp.spmatrix | sp.sparray) -> np.ndarray:
-        """The values of a SciPy matrix in the order that `factor` expects; absent entries are 0."""
-        matrix = sp.csc_matrix(K)
+        """The values of a SciPy matrix in the order that `factor` expects; absent entries are 0.
+
+        A solver built from the upper triangle reads the upper triangle of a full matrix, too.
+        """
+        SparsePattern.from_scipy(K)  # `triu` would sum entries given twice
+        upper_only = not (self.pattern.row_idx > self.pattern.col_idx).any()
+        matrix = sp.csc_matrix(sp.triu(K) if upper_only else K, copy=True)
         given = SparsePattern.from_scipy(matrix)
         if given.shape != self.pattern.shape:
             raise ProblemError(
@@ -144,6 +149,10 @@ class LDLSolver:
 
     def solve(self, factor: LDLFactor, rhs: ArrayLike) -> jax.Array:
         """Solves K x = rhs for every instance; call it as often as there are right-hand sides.
+
+        A factor keeps the layout of its batch: do not slice or map it along the batch.  `jax.vmap`
+        over whole calls works, but pass a batch axis instead where you can: single instances under
+        `vmap` fill a tile of 32 each.
 
         Args:
             factor: Result of `factor`.

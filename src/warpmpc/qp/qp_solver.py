@@ -7,22 +7,21 @@ layout, and runs scaling, ADMM and the read-out as one program.
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
-from jax.custom_derivatives import linear_call
 
 from warpmpc._errors import PatternError, ProblemError, SettingsError
 from warpmpc._types import check_dtype
-from warpmpc.kernels.tiles import from_tiles, to_tiles
-from warpmpc.qp.adjoint import KKTSensitivity, Point, Sensitivity
+from warpmpc.qp.adjoint import KKTSensitivity, Point, Sensitivity, apply_linear
 from warpmpc.qp.adjoint_lsq import LSQSensitivity
 from warpmpc.qp.admm import ADMM, iterate
 from warpmpc.qp.conditioning import Equilibration, QPData, Scaling, row_factors
-from warpmpc.qp.kkt_solvers.kkt_engines import ENGINES, KKTEngine, KKTSystem
+from warpmpc.qp.kkt_solvers.kkt_engines import ENGINES, KKTEngine, KKTSystem, on_batches
 from warpmpc.qp.products import QPMatrices
 from warpmpc.qp.termination import initial_status
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
@@ -81,7 +80,10 @@ class QPSolver:
         self._engine: KKTEngine = ENGINES[self.engine](system)
         self._sensitivity = self._build_sensitivity()
         self._nominal = None if nominal is None else self._nominal_scaling(*nominal)
-        self._run = jax.custom_jvp(self._iterate)
+        lanes = self._engine.lanes
+        self._forward = on_batches(self._sensitivity.forward, lanes)
+        self._reverse = on_batches(self._sensitivity.reverse, lanes)
+        self._run = jax.custom_jvp(on_batches(self._iterate, lanes))
         self._run.defjvp(self._iterate_jvp)
         self._solve = jax.jit(self._solve_batch)
 
@@ -160,31 +162,20 @@ class QPSolver:
             )
         return jnp.asarray(array)
 
-    def _inside(self, array: jax.Array) -> jax.Array:
-        """Batch-first to the engine's layout."""
-        flat = array.reshape(-1, array.shape[-1])
-        return to_tiles(flat) if self._engine.lanes > 1 else flat[..., None]
-
-    def _outside(self, array: jax.Array, leading: tuple[int, ...]) -> jax.Array:
-        batch = int(np.prod(leading))
-        flat = from_tiles(array, batch) if self._engine.lanes > 1 else array[..., 0]
-        return flat.reshape(*leading, flat.shape[-1])
-
     def _solve_batch(self, *arrays: jax.Array) -> QPSolution:
         leading = arrays[0].shape[:-1]
-        P, q, A, lower, upper, *start = (self._inside(array) for array in arrays)
-        data = QPData(P, q, A, lower, upper)
-        x, y, s, end = self._run(data, tuple(start))
-        Px = self._matrices.P.product(data.P, x)
-        objective = ((0.5 * Px + data.q) * x).sum(axis=1, keepdims=True)
-        x, y, s = (self._outside(array, leading) for array in (x, y, s))
+        flat = (array.reshape(math.prod(leading), array.shape[-1]) for array in arrays)
+        P, q, A, lower, upper, *start = flat
+        x, y, objective, rest = self._run(QPData(P, q, A, lower, upper), tuple(start))
+        s, *end = rest
+        x, y, s = (array.reshape(*leading, array.shape[-1]) for array in (x, y, s))
         objective, status, iterations, primal, dual = (
-            self._outside(scalar, leading)[..., 0] for scalar in (objective, *end)
+            scalar.reshape(leading) for scalar in (objective, *end)
         )
         return QPSolution(x, y, objective, status, iterations, primal, dual, QPWarmStart(x, s, y))
 
     def _iterate(self, data: QPData, start: tuple[jax.Array, ...]) -> tuple[Any, ...]:
-        """x, y, s and (status, iterations, residuals) in the engine's layout."""
+        """x, y, objective and (s, status, iterations, residuals) in the engine's layout."""
         scaling = self._nominal
         if scaling is None:
             scaling = self._equilibration.ruiz(data, self._matrices, self.settings.scaling)
@@ -193,29 +184,29 @@ class QPSolver:
         admm = ADMM(
             self._engine, self._matrices, self.settings, data, scaled, scaling, factors, free
         )
-        x, s, y = start
+        # Not finite is what an instance without a solution leaves behind: it starts afresh.
+        known = jnp.isfinite(jnp.concatenate(start, axis=1)).all(axis=1, keepdims=True)
+        x, s, y = (jnp.where(known, array, 0) for array in start)
         start = (x / scaling.x, scaling.con * s, scaling.cost * y / scaling.con)
         end = iterate(admm, start, initial_status(data))
         x, s, y = admm.unscaled(end.x, end.v, end.rho)
         hopeless = (end.status == Status.NON_FINITE) | (end.status == Status.INVALID_BOUNDS)
         x, s, y = (jnp.where(hopeless, jnp.nan, array) for array in (x, s, y))
-        r = end.residuals
-        return x, y, s, (end.status, end.iterations, r.primal, r.dual)
+        Px = self._matrices.P.product(data.P, x)
+        objective = ((0.5 * Px + data.q) * x).sum(axis=1, keepdims=True)
+        primal, dual = (
+            jnp.where(hopeless, jnp.nan, r) for r in (end.residuals.primal, end.residuals.dual)
+        )
+        return x, y, objective, (s, end.status, end.iterations, primal, dual)
 
     def _iterate_jvp(self, primals: tuple[Any, ...], tangents: tuple[Any, ...]):
         """Implicit differentiation: the start of the iteration has no influence."""
         data, start = primals
-        x, y, s, end = self._run(data, start)
-        valid = self._differentiable(end[0])
+        x, y, objective, rest = self._run(data, start)
+        valid = self._differentiable(rest[1])
         point = Point(data, jnp.where(valid, x, 0), jnp.where(valid, y, 0), valid)
-        dx, dy = linear_call(
-            self._sensitivity.forward,
-            lambda at, bar: self._sensitivity.reverse(at, *bar),
-            point,
-            tangents[0],
-        )
-        still = jax.tree.map(_no_tangent, (s, end))
-        return (x, y, s, end), (dx, dy, *still)
+        changes = apply_linear(self._forward, self._reverse, point, tangents[0])
+        return (x, y, objective, rest), (*changes, jax.tree.map(_no_tangent, rest))
 
     def _differentiable(self, status: jax.Array) -> jax.Array:
         """Solved; or iterated as often as the caller fixed beforehand."""

@@ -21,6 +21,15 @@ from warpmpc.symbolic.pattern import IntArray
 LAYOUTS = ("tiled", "batch_first")
 
 
+def _is_count(value: object, least: int, most: int | None) -> bool:
+    """None or an integer in range; True and 2.0 are neither."""
+    if value is None:
+        return True
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return value >= least and (most is None or value <= most)
+
+
 @dataclass(frozen=True)
 class LDLSettings:
     """How a factorisation and its solves are carried out; the results agree to rounding.
@@ -42,18 +51,22 @@ class LDLSettings:
     warps_per_tile: int | None = None
 
     def __post_init__(self) -> None:
-        """Checks ranges and combinations."""
-        if self.segments is not None and not (isinstance(self.segments, int) and self.segments > 0):
+        """Checks types, ranges and combinations."""
+        if not isinstance(self.level_scheduling, bool):
+            raise SettingsError(f"level_scheduling must be a bool, got {self.level_scheduling!r}.")
+        if not (self.window is None or isinstance(self.window, bool)):
+            raise SettingsError(f"window must be True, False or None, got {self.window!r}.")
+        if not _is_count(self.segments, 1, None):
             raise SettingsError(
                 f"segments must be a positive integer or None, got {self.segments!r}."
             )
-        if self.layout not in LAYOUTS:
-            raise SettingsError(f"layout must be one of {LAYOUTS}, got {self.layout!r}.")
-        if self.warps_per_tile is not None and self.warps_per_tile not in range(1, 33):
+        if not _is_count(self.warps_per_tile, 1, 32):
             raise SettingsError(
-                f"warps_per_tile must be an integer from 1 to 32 or None, "
+                "warps_per_tile must be an integer from 1 to 32 or None, "
                 f"got {self.warps_per_tile!r}."
             )
+        if self.layout not in LAYOUTS:
+            raise SettingsError(f"layout must be one of {LAYOUTS}, got {self.layout!r}.")
         if self.layout == "batch_first" and (self.window or self.warps_per_tile not in (None, 1)):
             raise SettingsError(
                 'layout "batch_first" works on one problem per thread: leave `window` and '

@@ -8,14 +8,16 @@ lanes]``: tiles of 32 for the sparse engine, one lane for the others.  Register 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import custom_vmap
 
-from warpmpc.kernels.tiles import LANES
+from warpmpc.kernels.tiles import LANES, from_tiles, to_tiles
 from warpmpc.qp.kkt_solvers.base import LDLSettings, LinearSystem
 from warpmpc.qp.kkt_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.products import QPMatrices
@@ -69,6 +71,36 @@ class KKTEngine(Protocol):
     def solve(self, state: Any, rhs: jax.Array, guess: jax.Array) -> jax.Array:
         """Solution [x; nu]; `guess` is the last x, for iterative engines."""
         ...
+
+
+def on_batches(function: Callable[..., Any], lanes: int) -> Callable[..., Any]:
+    """A function of arrays in an engine's layout as one of batch-first arrays ``[batch, rows]``.
+
+    `jax.vmap` folds its axis into the batch, so that tiles stay full and no loop or branch of the
+    function is ever mapped.
+    """
+
+    def batched(*args: Any) -> Any:
+        batch = jax.tree.leaves(args)[0].shape[0]
+        tiled = lanes > 1
+        result = function(*jax.tree.map(lambda a: to_tiles(a) if tiled else a[..., None], args))
+        return jax.tree.map(lambda a: from_tiles(a, batch) if tiled else a[..., 0], result)
+
+    folded = custom_vmap(batched)
+
+    @folded.def_vmap
+    def rule(axis_size: int, in_batched: list[Any], *args: Any) -> tuple[Any, Any]:
+        def fold(array: jax.Array, mapped: bool) -> jax.Array:
+            full = array if mapped else jnp.broadcast_to(array, (axis_size, *array.shape))
+            return full.reshape(axis_size * full.shape[1], *full.shape[2:])
+
+        result = folded(*jax.tree.map(fold, args, tuple(in_batched)))
+        result = jax.tree.map(
+            lambda a: a.reshape(axis_size, a.shape[0] // axis_size, *a.shape[1:]), result
+        )
+        return result, jax.tree.map(lambda _: True, result)
+
+    return folded
 
 
 class SparseEngine:

@@ -111,11 +111,12 @@ def _solve_rows(state, tables: Tables):
 
 
 def _invert(pivot: jax.Array) -> jax.Array:
-    """Inverse pivots; 0 for a zero (or subnormal) pivot, NaN for one that is not finite."""
+    """Inverse pivots; 0 for a zero (or subnormal) pivot, NaN for one not finite or too large."""
     tiny = jnp.finfo(pivot.dtype).tiny
     usable = jnp.abs(pivot) >= tiny
-    inverse = jnp.where(usable, 1 / jnp.where(usable, pivot, 1), 0)
-    return jnp.where(jnp.isfinite(pivot), inverse, jnp.nan)
+    inverse = 1 / jnp.where(usable, pivot, 1)
+    too_large = ~jnp.isfinite(pivot) | (jnp.abs(inverse) < tiny)
+    return jnp.where(too_large, jnp.nan, jnp.where(usable, inverse, 0))
 
 
 def _beyond(index: IntArray, size: int) -> IntArray:
