@@ -1,4 +1,4 @@
-"""A small case of every LDL kernel, to be run under NVIDIA's compute-sanitizer.
+"""A small case of every tiled LDL kernel, to be run under NVIDIA's compute-sanitizer.
 
     compute-sanitizer --tool memcheck --error-exitcode 1 python benchmarks/sanitize_ldl.py
     compute-sanitizer --tool racecheck --error-exitcode 1 python benchmarks/sanitize_ldl.py
@@ -79,7 +79,7 @@ def solve_all(case: Case, warps: int, *, level_scheduling: bool) -> dict[str, fl
     scale = wp.array(np.ones(case.pattern.nnz, dtype=case.dtype))
     factor = case.array((TILES, case.n_factor, 32))
     inputs = [K, scale, *on_device(factor_tables(schedule)), warps]
-    kernel = factor_kernel(case.dtype, tiled=True)
+    kernel = factor_kernel(case.dtype, tiled=True, registers=64)
     wp.launch(kernel, threads, inputs=inputs, outputs=[factor], block_dim=block)
     by_tables, by_window = case.array(case.rhs.shape), case.array(case.rhs.shape)
     inputs = [factor, rhs, *on_device(solve_tables(schedule)), warps]

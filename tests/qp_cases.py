@@ -338,6 +338,8 @@ OSQP_STATUS = {
     osqp.SolverStatus.OSQP_MAX_ITER_REACHED: Status.MAX_ITER,
     osqp.SolverStatus.OSQP_PRIMAL_INFEASIBLE: Status.PRIMAL_INFEASIBLE,
     osqp.SolverStatus.OSQP_DUAL_INFEASIBLE: Status.DUAL_INFEASIBLE,
+    # What OSQP calls the last iterate when it is within ten times the tolerance.
+    osqp.SolverStatus.OSQP_SOLVED_INACCURATE: Status.MAX_ITER,
 }
 OSQP_FIXED = {
     "scaling": 0,
@@ -358,6 +360,7 @@ class Reference:
     y: np.ndarray
     status: Status
     objective: float
+    iterations: int
 
 
 def osqp_solve(
@@ -379,4 +382,33 @@ def osqp_solve(
         solver.warm_start(x=start[0], y=start[1])
     result = solver.solve(raise_error=False)
     status = OSQP_STATUS[osqp.SolverStatus(result.info.status_val)]
-    return Reference(result.x, result.y, status, float(result.info.obj_val))
+    info = result.info
+    return Reference(result.x, result.y, status, float(info.obj_val), info.iter)
+
+
+SPOILED: dict[int, Status] = {
+    1: Status.PRIMAL_INFEASIBLE,
+    4: Status.DUAL_INFEASIBLE,
+    6: Status.MAX_ITER,
+    8: Status.INVALID_BOUNDS,
+    9: Status.INVALID_BOUNDS,
+    **dict.fromkeys(range(11, 16), Status.NON_FINITE),
+    **dict.fromkeys((18, 32), Status.PRIMAL_INFEASIBLE),
+}
+
+
+def spoiled_ring() -> QPBatch:
+    """`ring(33)` in which the instances of `SPOILED` have no solution, each for its own reason."""
+    given = ring(33).copy()
+    row = given.A.indices
+    for b in (1, 18, 32):  # rows 0 and 4 have the same columns: two half-spaces that do not meet
+        given.A_vals[b, row == 4] = given.A_vals[b, row == 0]
+        given.lower[b, [0, 4]], given.upper[b, [0, 4]] = [-INF, 1.0], [-1.0, INF]
+    given.P_vals[4], given.lower[4], given.upper[4] = 0, -INF, INF
+    given.P_vals[6] *= 1e-9  # so badly scaled that 4000 iterations are not enough
+    given.A_vals[6] *= 10.0 ** np.random.default_rng(0).uniform(-6, 6, given.A.nnz)
+    given.lower[8, 3], given.upper[8, 3] = 1.0, 0.5
+    given.lower[9, 5] = given.upper[9, 5] = INF
+    for b, name in zip(range(11, 16), ARGUMENTS, strict=True):
+        getattr(given, name)[b, 2] = np.nan
+    return given

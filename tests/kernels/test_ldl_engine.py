@@ -28,9 +28,7 @@ def eliminated_case(case: KCase) -> Elimination:
 
 
 def build_engine(elimination: Elimination, dtype: str, kind: str, scale=None) -> TableLDL:
-    schedule = build_schedule(
-        elimination, 8, level_scheduling=kind != "columns", unrolled=kind != "columns"
-    )
+    schedule = build_schedule(elimination, 8, level_scheduling=kind != "columns", unrolled=True)
     window = build_window(elimination, 8) if kind == "window" else None
     return TableLDL(schedule, dtype, tiled=kind != "batch_first", window=window, scale=scale)
 
@@ -134,10 +132,21 @@ class TestEngine:
         wanted = expected_factors(elimination, values * scale)
         np.testing.assert_allclose(factor[:3], wanted, rtol=1e-11, atol=1e-12)
 
+    def test_schedules_for_other_engines_are_refused(self):
+        elimination = eliminated_case(PATTERNS["dense"]())
+        schedule = build_schedule(elimination, 8, level_scheduling=True)
+        with pytest.raises(CodegenError, match="unrolled=True"):
+            TableLDL(schedule, "float32")
+
+    def test_no_window_without_asynchronous_copies(self, monkeypatch):
+        window = build_window(eliminated_case(PATTERNS["dense"]()), 8)
+        monkeypatch.setattr(ldl_engine, "has_async_copies", lambda: False)
+        assert not window_fits(window, "float32")
+
     def test_windows_beyond_the_shared_memory_are_refused(self, monkeypatch):
         elimination = eliminated_case(PATTERNS["dense"]())
         window = build_window(elimination, 8)
-        schedule = build_schedule(elimination, 8, level_scheduling=True)
+        schedule = build_schedule(elimination, 8, level_scheduling=True, unrolled=True)
         assert window_fits(window, "float32")
         monkeypatch.setattr(ldl_engine, "shared_memory_limit", lambda: 8 * 1024)
         assert not window_fits(window, "float32")

@@ -67,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (`| head`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a file that cannot be written or read
+        print(f"warpmpc {args.command}: {error}", file=sys.stderr)
+        return USER_ERROR
     return code
 
 

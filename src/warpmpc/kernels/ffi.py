@@ -69,6 +69,15 @@ def fold_vmap(function: Callable[..., tuple[jax.Array, ...]]) -> Callable:
     return folded
 
 
+def has_async_copies() -> bool:
+    """Whether the default device can copy to shared memory in the background (or is no GPU)."""
+    return jax.default_backend() != "gpu" or _default_cuda_device().arch >= 80
+
+
+def _default_cuda_device() -> wp.Device:
+    return wp.get_device(f"cuda:{jax.devices()[0].id}")
+
+
 def shared_memory_limit() -> int:
     """Bytes of shared memory that one block may use on the default device.
 
@@ -76,4 +85,4 @@ def shared_memory_limit() -> int:
     """
     if jax.default_backend() != "gpu":
         return _HOPPER_SHARED_MEMORY
-    return int(wp.get_device(f"cuda:{jax.devices()[0].id}").max_shared_memory_per_block)
+    return int(_default_cuda_device().max_shared_memory_per_block)

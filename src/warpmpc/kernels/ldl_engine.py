@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._errors import CodegenError
-from warpmpc.kernels.ffi import fold_vmap, launch, shared_memory_limit
+from warpmpc.kernels.ffi import fold_vmap, has_async_copies, launch, shared_memory_limit
 from warpmpc.kernels.ldl_kernels import (
     factor_kernel,
     solve_kernel,
@@ -64,6 +64,10 @@ class TableLDL:
             window: Solve with this stream instead of the schedule's tables (tiles only).
             scale: Factor on each stored entry of K (default ones).
         """
+        if not schedule.unrolled:
+            raise CodegenError(
+                "Kernels need a schedule with unrolled widths: build_schedule(..., unrolled=True)."
+            )
         elimination = schedule.elimination
         self.dtype, self.tiled = dtype, tiled
         self.n, self.n_factor = elimination.n, elimination.nnz_L + elimination.n
@@ -73,7 +77,10 @@ class TableLDL:
         if window:
             scratch = window_scratch(window.n_slots, dtype, shared_memory_limit())
             if scratch is None:
-                raise CodegenError(f"A window of {window.n_slots} unknowns exceeds shared memory.")
+                raise CodegenError(
+                    f"A window of {window.n_slots} unknowns exceeds shared memory; solve by tables "
+                    "instead (window=None)."
+                )
             self._scratch = scratch
         for_solve = window_tables(window) if window else solve_tables(schedule)
         with jax.ensure_compile_time_eval():
@@ -119,8 +126,11 @@ class TableLDL:
 
 
 def window_fits(window: WindowStream, dtype: str) -> bool:
-    """Whether the default device has the shared memory that a window needs."""
-    return window_scratch(window.n_slots, dtype, shared_memory_limit()) is not None
+    """Whether the default device has the instructions and shared memory that a window needs."""
+    return (
+        has_async_copies()
+        and window_scratch(window.n_slots, dtype, shared_memory_limit()) is not None
+    )
 
 
 def _at_least_one_row(table: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ def tile_count(batch: int) -> int:
 def to_tiles(array: jax.Array) -> jax.Array:
     """``[batch, rows]`` to ``[tiles, rows, 32]``; spare lanes repeat the last problem.
 
-    A copy of a real problem is benign: it can neither divide by zero nor raise a flag of its own.
+    A copy of a real problem is benign: it does nothing that the problem itself does not do.
     """
     batch, rows = array.shape
     spare = tile_count(batch) * LANES - batch

@@ -6,7 +6,8 @@ the batch, and hands batch-first arrays to the chosen backend.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -37,10 +38,12 @@ class LDLFactor:
         values: Numbers in the backend's own layout.
         status: `FactorStatus` per instance, shape of the batch.  Instances whose status is not 0
             give NaN in `solve`.
+        origin: Which analysis it belongs to; only a solver with the same one can use it.
     """
 
     values: Any
     status: jax.Array
+    origin: str = field(metadata={"static": True})
 
     @property
     def ok(self) -> jax.Array:
@@ -72,8 +75,9 @@ class LDLSolver:
 
         Args:
             K: Pattern of K, its upper triangle or the full symmetric matrix (SciPy).  The values of
-                an instance are listed in column-major (CSC) order of what is passed here; of a full
-                matrix only the upper triangle is read.
+                an instance are listed in column-major order with ascending rows, the order of
+                `K.data` only for a CSC matrix with sorted indices; `values(K)` always has it.  Of a
+                full matrix only the upper triangle is read.
             ordering: "amd", "stage" (needs `stages`), "natural", or a permutation new -> old.
             backend: "warp", "jax" or "dense".
             dtype: "float32" or "float64".
@@ -82,8 +86,10 @@ class LDLSolver:
                 K; only the range of the numbers inside changes.
             settings: How the work is scheduled.
         """
-        settings = settings or LDLSettings()
-        if backend not in BACKENDS:
+        settings = LDLSettings() if settings is None else settings
+        if not isinstance(settings, LDLSettings):
+            raise SettingsError(f"settings must be LDLSettings, got {type(settings).__name__}.")
+        if not isinstance(backend, str) or backend not in BACKENDS:
             raise SettingsError(f"Unknown backend {backend!r}; choose one of {sorted(BACKENDS)}.")
         refuse_unused(settings, backend, BACKENDS[backend].honours)
         self.dtype, self.backend, self.settings = check_dtype(dtype), backend, settings
@@ -93,6 +99,15 @@ class LDLSolver:
         self._scaling = _check_scaling(scaling, upper.n_cols)
         s = np.ones(upper.n_cols) if self._scaling is None else self._scaling
         value_scale = s[self.pattern.row_idx] * s[self.pattern.col_idx]
+        limits = np.finfo(self.dtype)
+        if value_scale.max() > limits.max or value_scale.min() < limits.tiny:
+            raise ProblemError(
+                f"scaling leaves the range of {self.dtype}: its pairwise products must lie between "
+                f"{limits.tiny:.1e} and {limits.max:.1e}."
+            )
+        origin = (self.pattern.digest(), self.elimination.perm.tobytes(), s.tobytes())
+        name = f"{origin!r} {self.dtype} {backend} {settings.layout}"
+        self._origin = hashlib.sha256(name.encode()).hexdigest()[:16]
         system = LinearSystem(self.elimination, source, n_values, self.dtype, value_scale)
         self.engine: LDLBackend = BACKENDS[backend](system, settings)
         self._factor, self._solve = jax.jit(self._factor_batch), jax.jit(self._solve_batch)
@@ -118,9 +133,16 @@ class LDLSolver:
 
         A solver built from the upper triangle reads the upper triangle of a full matrix, too.
         """
-        SparsePattern.from_scipy(K)  # `triu` would sum entries given twice
-        upper_only = not (self.pattern.row_idx > self.pattern.col_idx).any()
-        matrix = sp.csc_matrix(sp.triu(K) if upper_only else K, copy=True)
+        SparsePattern.from_scipy(K)  # SciPy would sum entries given twice without a word
+        matrix = sp.csc_matrix(K, copy=True)
+        lower = sp.tril(matrix, k=-1)
+        if lower.nnz and not (self.pattern.row_idx > self.pattern.col_idx).any():
+            if abs(lower.T - sp.triu(matrix, k=1)).max() > 0:
+                raise ProblemError(
+                    "This solver was built from the upper triangle: pass the upper triangle "
+                    "(scipy.sparse.triu) or a symmetric matrix."
+                )
+            matrix = sp.csc_matrix(sp.triu(matrix))
         given = SparsePattern.from_scipy(matrix)
         if given.shape != self.pattern.shape:
             raise ProblemError(
@@ -181,7 +203,7 @@ class LDLSolver:
     def _factor_batch(self, K_vals: jax.Array) -> LDLFactor:
         leading = K_vals.shape[:-1]
         values, status = self.engine.factor(K_vals.reshape(-1, self.nnz))
-        return LDLFactor(values, status.reshape(leading))
+        return LDLFactor(values, status.reshape(leading), self._origin)
 
     def _solve_batch(self, factor: LDLFactor, rhs: jax.Array) -> jax.Array:
         flat = rhs.reshape(-1, self.n)
@@ -197,7 +219,7 @@ class LDLSolver:
         if leading not in self._expected:
             K_vals = jax.ShapeDtypeStruct((*leading, self.nnz), self.dtype)
             self._expected[leading] = _shapes(jax.eval_shape(self._factor, K_vals))
-        if _shapes(factor) != self._expected[leading]:
+        if factor.origin != self._origin or _shapes(factor) != self._expected[leading]:
             raise ProblemError(
                 "This factor was not made by this solver, or under another `jax.vmap`: call "
                 "factor() and solve() of the same solver under the same transformations."
@@ -230,7 +252,10 @@ def _shapes(factor: LDLFactor) -> list[tuple[Any, ...]]:
 def _check_scaling(scaling: np.ndarray | None, n: int) -> np.ndarray | None:
     if scaling is None:
         return None
-    scaling = np.asarray(scaling, dtype=np.float64)
+    scaling = np.asarray(scaling)
+    if scaling.dtype.kind not in "fiu":
+        raise ProblemError(f"scaling must be {n} real numbers, got dtype {scaling.dtype}.")
+    scaling = scaling.astype(np.float64)
     if scaling.shape != (n,) or not (np.isfinite(scaling).all() and (scaling > 0).all()):
         raise ProblemError(f"scaling must be {n} positive finite numbers, one per row of K.")
     return scaling

@@ -59,11 +59,16 @@ class RowGather:
     def product(self, vals: jax.Array, x: jax.Array) -> jax.Array:
         """Matrix times vector."""
         parts = [(_take(vals, e) * _take(x, c)).sum(axis=2) for e, c in self._buckets]
-        return jnp.concatenate(parts, axis=1)[:, self._back]
+        return self._joined(parts, vals)
 
     def row_norms(self, vals: jax.Array) -> jax.Array:
         """Largest absolute value of each row; 0 for empty rows."""
         parts = [jnp.abs(_take(vals, e)).max(axis=2, initial=0) for e, _ in self._buckets]
+        return self._joined(parts, vals)
+
+    def _joined(self, parts: list[jax.Array], vals: jax.Array) -> jax.Array:
+        if not parts:  # a matrix without rows
+            return jnp.zeros((vals.shape[0], 0, vals.shape[2]), dtype=vals.dtype)
         return jnp.concatenate(parts, axis=1)[:, self._back]
 
 

@@ -144,6 +144,8 @@ class QPSolver:
         leading = {array.shape[:-1] for array in arrays}
         if len(leading) > 1:
             raise ProblemError(f"All arguments need the same leading axes, got {sorted(leading)}.")
+        if not math.prod(next(iter(leading))):
+            raise ProblemError(f"The batch is empty: leading axes {next(iter(leading))}.")
         if warm_start is None:
             zero = jnp.zeros_like(arrays[3])
             arrays += [jnp.zeros_like(arrays[1]), zero, zero]

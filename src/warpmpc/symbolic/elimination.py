@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from warpmpc.symbolic.pattern import IntArray, SparsePattern, invert
+from warpmpc.symbolic.pattern import IntArray, SparsePattern
 
 
 def elimination_tree(K_pattern: SparsePattern) -> IntArray:
@@ -178,14 +178,3 @@ def eliminate(K_pattern: SparsePattern, perm: IntArray) -> Elimination:
         K_to_L=np.where(position >= 0, source[position], -1).astype(np.int32),
         K_to_D=source[permuted.positions(diagonal, diagonal)],
     )
-
-
-__all__ = [
-    "Elimination",
-    "UpdateList",
-    "eliminate",
-    "elimination_tree",
-    "fill_pattern",
-    "invert",
-    "postorder",
-]

@@ -63,7 +63,10 @@ class SparsePattern:
                 f"Expected a SciPy sparse matrix, got {type(matrix).__name__}; "
                 "wrap it with `scipy.sparse.csc_matrix`."
             )
-        coo = cast(Any, matrix).tocoo()  # the stubs of SciPy know it only for concrete formats
+        given = cast(Any, matrix)  # the stubs of SciPy know little of the common base
+        if len(given.shape) != 2:
+            raise PatternError(f"Expected a matrix, got a sparse array of shape {given.shape}.")
+        coo = given.tocoo()
         return cls.from_coo(coo.row, coo.col, (int(coo.shape[0]), int(coo.shape[1])))
 
     @property

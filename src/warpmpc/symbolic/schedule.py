@@ -157,6 +157,7 @@ class LDLSchedule:
     factor: FactorSchedule
     forward: SolveSchedule
     backward: SolveSchedule
+    unrolled: bool  # widths are those that kernels unroll
 
     def padded_share(self) -> float:
         """Share of table slots that are padding."""
@@ -206,6 +207,7 @@ def build_schedule(
         _factor_schedule(elimination, factor_phases, cutting, by_row.col_ptr, rows),
         _solve_schedule(forward_phases, cutting, by_row.col_ptr, rows, forward_levels),
         _solve_schedule(backward_phases, cutting, L.col_ptr, columns, backward_levels),
+        unrolled,
     )
 
 

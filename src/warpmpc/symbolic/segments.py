@@ -54,54 +54,59 @@ def padded_work(widths: IntArray, bounds: IntArray, weights: IntArray | None = N
 
 
 def _cheapest_cut(widths: IntArray, weights: IntArray, forced: IntArray, budget: int) -> list[int]:
-    """Dynamic programme over end positions, all segment counts at once.
+    """Dynamic programme over end positions, all numbers of free cuts at once.
 
-    ``best[j, k]`` is the cheapest cost of items before ``j`` in ``k`` segments.  Possible starts of
-    the last segment are kept in blocks that share the same maximum m up to ``j`` (a stack with
-    falling m); inside a block the best start does not depend on ``j`` because the cost is
-    ``best[i, k - 1] - m * size(i) + m * size(j)``.
+    ``best[j, k]`` is the cheapest cost of items before ``j`` with ``k`` cuts that were not forced.
+    Possible starts of the last segment are kept in blocks that share the same maximum m up to ``j``
+    (a stack with falling m); inside a block the best start does not depend on ``j`` because the
+    cost is ``best[i, k or k - 1] - m * size(i) + m * size(j)``.
     """
-    n_items, n_segments = widths.size, min(int(forced.sum()) - 1 + budget, widths.size)
+    n_items, n_cuts = widths.size, min(budget, widths.size)
     # The programme is bound by memory traffic: half the bytes where the costs allow it.
     largest = max(int(weights.sum()), 1) * max(int(widths.max()), 1)
     dtype = np.int32 if largest < 1 << 28 else np.int64
     size = np.concatenate([[0], np.cumsum(weights)]).astype(dtype)
-    best = np.full((n_items + 1, n_segments + 1), 2 * largest, dtype=dtype)
-    origin = np.zeros((n_items + 1, n_segments + 1), dtype=np.int32)
+    best = np.full((n_items + 1, n_cuts), 2 * largest, dtype=dtype)
+    origin = np.zeros((n_items + 1, n_cuts), dtype=np.int32)
     best[0, 0] = 0
+    # What a segment that starts at an item builds on: a cut that is not forced costs one.
+    before = np.full((n_items, n_cuts), 2 * largest, dtype=dtype)
     block_first: list[int] = []
     block_width: list[int] = []
-    block_cost = np.empty((n_items, n_segments), dtype=dtype)
-    block_start = np.empty((n_items, n_segments), dtype=np.int32)
+    block_cost = np.empty((n_items, n_cuts), dtype=dtype)
+    block_start = np.empty((n_items, n_cuts), dtype=np.int32)
+    every = np.arange(n_cuts)
     for item in range(n_items):
         first, width = item, int(widths[item])
         if forced[item]:
             block_first, block_width = [], []
+            before[item] = best[item]
+        else:
+            before[item, 1:] = best[item, :-1]
         while block_width and block_width[-1] <= width:
             first = block_first.pop()
             block_width.pop()
         depth = len(block_first)
-        starts = np.arange(first, item + 1)
-        cost = best[starts, :-1] - width * size[starts, None]
+        cost = before[first : item + 1] - width * size[first : item + 1, None]
         choice = cost.argmin(axis=0)
-        block_cost[depth] = cost[choice, np.arange(n_segments)]
-        block_start[depth] = starts[choice]
+        block_cost[depth] = cost[choice, every]
+        block_start[depth] = first + choice
         block_first.append(first)
         block_width.append(width)
         through = np.array(block_width, dtype=dtype) * size[item + 1]
         ends = block_cost[: depth + 1] + through[:, None]
         choice = ends.argmin(axis=0)
-        best[item + 1, 1:] = ends[choice, np.arange(n_segments)]
-        origin[item + 1, 1:] = block_start[choice, np.arange(n_segments)]
-    return _trace_back(best[-1], origin)
+        best[item + 1] = ends[choice, every]
+        origin[item + 1] = block_start[choice, every]
+    return _trace_back(best[-1], origin, forced)
 
 
-def _trace_back(final: IntArray, origin: IntArray) -> list[int]:
-    """Boundaries of the cheapest solution, fewest segments first among equals."""
+def _trace_back(final: IntArray, origin: IntArray, forced: IntArray) -> list[int]:
+    """Boundaries of the cheapest solution, fewest cuts first among equals."""
     k, at = int(final.argmin()), origin.shape[0] - 1
     cuts = [at]
     while at:
         at = int(origin[at, k])
-        k -= 1
+        k -= 0 if forced[at] else 1
         cuts.append(at)
     return cuts[::-1]

@@ -82,7 +82,8 @@ def _signature(
     name = np.where(ahead == 0, rows - begin, rank[rows])
     order = np.lexsort((name, ahead, L.col_idx[span]))
     entering = _frontier(elimination, begin) if k else np.zeros(0, dtype=np.int64)
-    parts = (L.col_counts[begin:end], ahead[order], name[order], in_K[order], entering - begin)
+    columns = (rank[begin:end], L.col_counts[begin:end])
+    parts = (*columns, ahead[order], name[order], in_K[order], entering - begin)
     return tuple(np.asarray(part, dtype=np.int64).tobytes() for part in parts)
 
 

@@ -21,7 +21,6 @@ from warpmpc.symbolic.schedule import (
     build_phases,
     build_schedule,
     dependency_levels,
-    transposed_levels,
 )
 from warpmpc.symbolic.segments import optimal_segments, padded_work
 from warpmpc.symbolic.stage_blocks import StageBlocks, find_stage_blocks
@@ -99,8 +98,8 @@ class PatternAnalysis:
 
     @cached_property
     def backward(self) -> Levels:
-        """Levels of the transposed solve."""
-        level = transposed_levels(self.elimination.L_pattern)
+        """Levels of the transposed solve, as late as possible: the order in which it is run."""
+        level = self.forward.level.max(initial=0) - self.forward.level
         return Levels(level, build_phases(level, self.elimination.L_pattern.col_counts, NARROW))
 
     @cached_property

@@ -7,6 +7,7 @@ factor and right-hand sides into solutions; `LDLSolver` does all checking before
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any, ClassVar, Literal, Protocol
 
 import jax
@@ -25,9 +26,9 @@ def _is_count(value: object, least: int, most: int | None) -> bool:
     """None or an integer in range; True and 2.0 are neither."""
     if value is None:
         return True
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, Integral) or isinstance(value, bool):
         return False
-    return value >= least and (most is None or value <= most)
+    return int(value) >= least and (most is None or int(value) <= most)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class LDLSettings:
             )
         if self.layout not in LAYOUTS:
             raise SettingsError(f"layout must be one of {LAYOUTS}, got {self.layout!r}.")
+        if not self.level_scheduling and self.warps_per_tile not in (None, 1):
+            raise SettingsError(
+                "Without level scheduling one warp does all the work of a tile: leave "
+                "`warps_per_tile` at its default."
+            )
         if self.layout == "batch_first" and (self.window or self.warps_per_tile not in (None, 1)):
             raise SettingsError(
                 'layout "batch_first" works on one problem per thread: leave `window` and '
@@ -128,3 +134,12 @@ def status_of(D_inv: jax.Array, axis: int) -> jax.Array:
     broken = jnp.any(~jnp.isfinite(D_inv), axis=axis)
     status = jnp.where(zero, FactorStatus.ZERO_PIVOT, FactorStatus.OK)
     return jnp.where(broken, FactorStatus.NON_FINITE, status).astype(jnp.int32)
+
+
+def invert_pivots(pivot: jax.Array) -> jax.Array:
+    """Inverse pivots; 0 for a zero (or subnormal) pivot, NaN for one not finite or too large."""
+    tiny = jnp.finfo(pivot.dtype).tiny
+    usable = jnp.abs(pivot) >= tiny
+    inverse = 1 / jnp.where(usable, pivot, 1)
+    too_large = ~jnp.isfinite(pivot) | (jnp.abs(inverse) < tiny)
+    return jnp.where(too_large, jnp.nan, jnp.where(usable, inverse, 0))

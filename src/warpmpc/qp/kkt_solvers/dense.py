@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from warpmpc._errors import SettingsError
-from warpmpc.qp.kkt_solvers.base import LDLSettings, LinearSystem, status_of
+from warpmpc.qp.kkt_solvers.base import LDLSettings, LinearSystem, invert_pivots, status_of
 
 
 class DenseLU:
@@ -33,7 +33,7 @@ class DenseLU:
         # NaN anywhere in a row of U reaches no pivot when the matrix is 1 x 1 or triangular.
         worst = jnp.where(jnp.isfinite(K).all(axis=(1, 2)), 1.0, jnp.nan)[:, None]
         diagonal = jnp.diagonal(lu, axis1=1, axis2=2) * worst
-        return (lu, pivots), status_of(diagonal, axis=1)
+        return (lu, pivots), status_of(invert_pivots(diagonal), axis=1)
 
     def solve(self, factor: tuple[jax.Array, jax.Array], rhs: jax.Array) -> jax.Array:
         """Solutions in the caller's order."""

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from warpmpc.kernels.tiles import LANES, from_tiles, to_tiles
+from warpmpc.kernels.tiles import LANES, from_tiles, tile_count, to_tiles
 from warpmpc.qp.kkt_solvers.base import LDLSettings, LinearSystem
 from warpmpc.qp.kkt_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.products import QPMatrices
@@ -82,9 +82,16 @@ def on_batches(function: Callable[..., Any], lanes: int) -> Callable[..., Any]:
 
     def batched(*args: Any) -> Any:
         batch = jax.tree.leaves(args)[0].shape[0]
-        tiled = lanes > 1
-        result = function(*jax.tree.map(lambda a: to_tiles(a) if tiled else a[..., None], args))
-        return jax.tree.map(lambda a: from_tiles(a, batch) if tiled else a[..., 0], result)
+
+        def into(array: jax.Array) -> jax.Array:
+            if lanes == 1:
+                return array[..., None]
+            if not array.shape[1]:
+                return jnp.zeros((tile_count(batch), 0, lanes), dtype=array.dtype)
+            return to_tiles(array)
+
+        result = function(*jax.tree.map(into, args))
+        return jax.tree.map(lambda a: from_tiles(a, batch) if lanes > 1 else a[..., 0], result)
 
     folded = custom_vmap(batched)
 

@@ -12,7 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.qp.kkt_solvers.base import LDLSettings, LinearSystem, status_of
+from warpmpc.qp.kkt_solvers.base import (
+    LDLSettings,
+    LinearSystem,
+    invert_pivots,
+    status_of,
+)
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.schedule import FactorSchedule, SolveSchedule, build_schedule
 
@@ -40,8 +45,8 @@ class JaxLDL:
             narrow_factor=_NARROW,
         )
         self._factor_steps = _factor_steps(schedule.factor, system)
-        self._forward = _solve_steps(schedule.forward)
-        self._backward = _solve_steps(schedule.backward)
+        self._forward = _solve_steps(schedule.forward, self._n_L)
+        self._backward = _solve_steps(schedule.backward, self._n_L)
 
     def factor(self, K_vals: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         """L ``[nnz_L, batch]``, inverse pivots ``[n, batch]`` in elimination order, and status."""
@@ -99,7 +104,7 @@ def _factor_columns(state, tables: Tables):
     scaled = row * _take(D_inv, row_node)
     pivot = _take(K, diagonal) - (row * scaled).sum(axis=1)
     L = L.at[row_entry].set(scaled, mode="drop")
-    D_inv = D_inv.at[column].set(_invert(pivot))
+    D_inv = D_inv.at[column].set(invert_pivots(pivot))
     update = (_take(L, left) * _take(L, right)).sum(axis=2)
     return K, L.at[entry].set(_take(K, entry_K) - update, mode="drop"), D_inv
 
@@ -110,24 +115,14 @@ def _solve_rows(state, tables: Tables):
     return L, x.at[row].add(-(_take(L, entry) * _take(x, node)).sum(axis=1))
 
 
-def _invert(pivot: jax.Array) -> jax.Array:
-    """Inverse pivots; 0 for a zero (or subnormal) pivot, NaN for one not finite or too large."""
-    tiny = jnp.finfo(pivot.dtype).tiny
-    usable = jnp.abs(pivot) >= tiny
-    inverse = 1 / jnp.where(usable, pivot, 1)
-    too_large = ~jnp.isfinite(pivot) | (jnp.abs(inverse) < tiny)
-    return jnp.where(too_large, jnp.nan, jnp.where(usable, inverse, 0))
-
-
 def _beyond(index: IntArray, size: int) -> IntArray:
     """Padding (-1) becomes an index past the end, which `fill` and `drop` treat as absent."""
     return np.where(index < 0, size, index).astype(np.int32)
 
 
-def _solve_steps(part: SolveSchedule) -> list[tuple[Tables, bool]]:
+def _solve_steps(part: SolveSchedule, nnz_L: int) -> list[tuple[Tables, bool]]:
     steps: list[tuple[Tables, bool]] = []
     n, bounds = part.items.size, part.padded.bounds
-    nnz_L = int(part.padded.table[:, 0].max(initial=-1)) + 1
     for s, width in enumerate(part.padded.widths.tolist()):
         if not width:
             continue

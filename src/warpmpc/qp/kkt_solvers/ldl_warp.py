@@ -18,10 +18,10 @@ from warpmpc.symbolic.schedule import build_schedule
 from warpmpc.symbolic.window import WindowStream, build_window
 
 # Measured on an H200: with fewer warps in all than this the device idles, with more they evict each
-# other's data; and 64 registers per thread leave room for them.
+# other's data; and these register limits leave room for them.
 _SEGMENTS = 256
 _WARPS_WANTED = 4096
-_REGISTERS = 64
+_REGISTERS = {"float32": 64, "float64": 128}
 
 
 class WarpLDL:
@@ -34,6 +34,7 @@ class WarpLDL:
         elimination = _in_given_order(system)
         self._settings, self._n_L = settings, system.elimination.nnz_L
         self._perm, self._tiled = elimination.perm, settings.layout == "tiled"
+        self._registers = _REGISTERS[system.dtype]
         segments = settings.segments or _SEGMENTS
         schedule = build_schedule(
             elimination, segments, level_scheduling=settings.level_scheduling, unrolled=True
@@ -79,12 +80,12 @@ class WarpLDL:
     def _shape(self, batch: int) -> LaunchShape:
         settings = self._settings
         if not self._tiled or not settings.level_scheduling:
-            return LaunchShape(settings.warps_per_tile or 1, registers=_REGISTERS)
+            return LaunchShape(settings.warps_per_tile or 1, registers=self._registers)
         if settings.warps_per_tile:
-            return LaunchShape(settings.warps_per_tile, registers=_REGISTERS)
+            return LaunchShape(settings.warps_per_tile, registers=self._registers)
         per_tile = max(_WARPS_WANTED // tile_count(batch), 1)
         warps = 1 << (per_tile.bit_length() - 1)
-        return LaunchShape(min(max(warps, 2), 16), registers=_REGISTERS)
+        return LaunchShape(min(max(warps, 2), 16), registers=self._registers)
 
 
 def _in_given_order(system: LinearSystem) -> Elimination:

@@ -1,0 +1,89 @@
+"""Problem families of the OSQP paper and a linear MPC: statuses, solutions and objectives.
+
+Large sizes run with default settings, small ones to a tolerance of 1e-8; OSQP solves them again.
+"""
+
+import numpy as np
+import pytest
+
+from qp_cases import FAMILIES, OSQP_TIGHT, family, osqp_solve, solver_for
+from warpmpc import ADMMSettings, Status
+
+pytestmark = pytest.mark.oracle
+TIGHT = ADMMSettings(eps_abs=1e-8, eps_rel=1e-8, max_iter=20_000)
+# Size parameter and density of the data: 18 to 168 variables and rows, and about 2000.
+SMALL = {
+    "portfolio": (20, 1.0),
+    "lasso": (8, 1.0),
+    "svm": (8, 1.0),
+    "huber": (8, 1.0),
+    "random": (10, 0.4),
+    "equality": (12, 0.4),
+    "linear_mpc": (3, 1.0),
+}
+LARGE = {
+    "portfolio": (900, 0.2),
+    "lasso": (250, 0.02),
+    "svm": (285, 0.02),
+    "huber": (150, 0.05),
+    "random": (660, 0.0015),
+    "equality": (1300, 0.0008),
+    "linear_mpc": (40, 1.0),
+}
+# How far solutions within the default tolerance of 1e-3 may be from the exact ones.
+MAX_SOLUTION_ERROR = 0.06
+
+
+def test_tables_are_complete():
+    assert set(SMALL) == set(LARGE) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_with_default_settings(name):
+    size, density = LARGE[name]
+    given = family(name, size, 5, density)
+    assert 1700 < sum(given.A.shape) <= 2000
+    settings = ADMMSettings()
+    solution = solver_for(given, settings).solve(*given.args)
+    for b, qp in enumerate(given.instances):
+        assert osqp_solve(qp).status == Status.SOLVED == solution.status[b]
+        x, y, s = (np.asarray(v[b]) for v in (solution.x, solution.y, solution.warm_start.s))
+        primal, dual = qp.residuals(x, s, y)
+        Px, ATy, Ax = qp.full_P @ x, qp.A.T @ y, qp.A @ x
+        scale = max(np.abs(v).max() for v in (Px, ATy, qp.q))
+        assert primal <= settings.eps_abs + settings.eps_rel * np.abs(Ax).max() * 1.001
+        assert dual <= settings.eps_abs + settings.eps_rel * scale * 1.001
+        assert qp.violation(x) <= primal * 1.001
+        wanted = osqp_solve(qp, eps_abs=1e-7, eps_rel=1e-7, max_iter=50_000)
+        # Convexity bounds the error of the objective by the residuals.
+        gap = float(solution.objective[b]) - wanted.objective
+        slack = 1e-5 * max(abs(wanted.objective), 1)
+        assert gap <= dual * np.abs(x - wanted.x).sum() + primal * np.abs(y).sum() + slack
+        assert -gap <= primal * np.abs(wanted.y).sum() + slack
+        np.testing.assert_allclose(x, wanted.x, rtol=0, atol=MAX_SOLUTION_ERROR)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_to_high_accuracy(name):
+    """A tile and one instance more, all numbers different."""
+    size, density = SMALL[name]
+    given = family(name, size, 33, density)
+    solution = solver_for(given, TIGHT).solve(*given.args)
+    for b, qp in enumerate(given.instances):
+        wanted = osqp_solve(qp, **OSQP_TIGHT)
+        assert wanted.status == Status.SOLVED == solution.status[b]
+        np.testing.assert_allclose(solution.objective[b], wanted.objective, rtol=1e-6)
+        np.testing.assert_allclose(qp.objective(np.asarray(solution.x[b])), solution.objective[b])
+        np.testing.assert_allclose(solution.x[b], wanted.x, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(solution.y[b], wanted.y, rtol=1e-4, atol=1e-5)
+
+
+def test_pcg_engine():
+    """The baseline: inexact solves, the same solution to the tolerance."""
+    given = family("svm", 8, 33, 1.0)
+    solution = solver_for(given, engine="pcg").solve(*given.args)
+    np.testing.assert_array_equal(solution.status, Status.SOLVED)
+    for b, qp in enumerate(given.instances):
+        wanted = osqp_solve(qp, **OSQP_TIGHT)
+        np.testing.assert_allclose(solution.objective[b], wanted.objective, rtol=1e-2)
+        np.testing.assert_allclose(solution.x[b], wanted.x, rtol=0, atol=MAX_SOLUTION_ERROR)
