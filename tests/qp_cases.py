@@ -43,10 +43,6 @@ class QP:
         dual = self.full_P @ x + self.q + self.A.T @ y
         return float(np.abs(self.A @ x - s).max()), float(np.abs(dual).max())
 
-    def violation(self, x: np.ndarray) -> float:
-        Ax = self.A @ x
-        return float(np.maximum(np.maximum(self.lower - Ax, Ax - self.upper), 0).max())
-
 
 @dataclass(frozen=True, eq=False)
 class QPBatch:
@@ -69,7 +65,7 @@ class QPBatch:
         return self.q.shape[0]
 
     def map(self, function: Callable[[np.ndarray], Any]) -> QPBatch:
-        """Applies a function to all five arrays."""
+        """The batch with a function applied to all five arrays."""
         return replace(self, **{name: function(getattr(self, name)) for name in ARGUMENTS})
 
     def copy(self) -> QPBatch:
@@ -198,8 +194,7 @@ def equality(rng: np.random.Generator, size: int, density: float = 0.3) -> QP:
 
 def linear_mpc(rng: np.random.Generator, size: int, density: float = 1.0) -> QP:
     """Quadcopter of PROBLEMS.md section 1 at horizon `size`, random initial state."""
-    del density
-    return quadcopter(size, 0.15 * rng.normal(size=12))
+    return quadcopter(size, 0.15 * density * rng.normal(size=12))
 
 
 FAMILIES: dict[str, Callable[..., QP]] = {
@@ -368,16 +363,8 @@ def osqp_solve(
 ) -> Reference:
     """OSQP without polishing; `start` is (x, y), and OSQP takes A x for the rows."""
     solver = osqp.OSQP()
-    solver.setup(
-        P=qp.P,
-        q=qp.q,
-        A=qp.A,
-        l=qp.lower,
-        u=qp.upper,
-        verbose=False,
-        polishing=False,
-        **settings,
-    )
+    options = {"verbose": False, "polishing": False, **settings}
+    solver.setup(qp.P, qp.q, qp.A, qp.lower, qp.upper, **options)
     if start is not None:
         solver.warm_start(x=start[0], y=start[1])
     result = solver.solve(raise_error=False)

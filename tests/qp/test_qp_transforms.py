@@ -39,9 +39,11 @@ class TestBits:
         wanted = jax.tree.map(lambda leaf: leaf[order], solver.solve(*given.args))
         check_equal(solver.solve(*given.map(lambda a: a[order]).args), wanted)
 
-    def test_one_problem_without_a_batch_axis(self, engine):
+
+class TestShapes:
+    def test_one_problem_without_a_batch_axis(self):
         given = ring(BATCH)
-        solver = solver_for(given, engine=engine)
+        solver = solver_for(given)
         batch = solver.solve(*given.args)
         for b in (0, 32):
             one = solver.solve(*(array[b] for array in given.args))
@@ -49,9 +51,9 @@ class TestBits:
             assert one.status.shape == ()
             check_equal(one, jax.tree.map(lambda leaf, b=b: leaf[b], batch), exact=False)
 
-    def test_several_leading_axes(self, engine):
+    def test_several_leading_axes(self):
         given = ring(BATCH)
-        solver = solver_for(given, engine=engine)
+        solver = solver_for(given)
         wanted = solver.solve(*given.args)
         wanted = jax.tree.map(lambda leaf: leaf.reshape(3, 11, *leaf.shape[1:]), wanted)
         shaped = given.map(lambda a: a.reshape(3, 11, -1))
@@ -84,12 +86,13 @@ class TestJit:
 class TestVmap:
     @pytest.mark.parametrize("engine", ENGINES)
     def test_batches_equal_a_loop(self, engine):
-        """Three batches of eleven."""
-        given = ring(BATCH)
-        solver = solver_for(given, engine=engine)
-        shaped = given.map(lambda a: a.reshape(3, 11, -1)).args
-        mapped = jax.vmap(solver.solve)(*shaped)
-        loop = [solver.solve(*(array[k] for array in shaped)) for k in range(3)]
+        """Three batches that share tiles once they are folded."""
+        batches = [ring(BATCH, seed) for seed in range(3)]
+        solver = solver_for(batches[0], engine=engine)
+        mapped = jax.vmap(solver.solve)(
+            *map(np.stack, zip(*(b.args for b in batches), strict=True))
+        )
+        loop = [solver.solve(*batch.args) for batch in batches]
         check_equal(mapped, jax.tree.map(lambda *parts: jnp.stack(parts), *loop), exact=False)
 
     def test_single_problems_with_shared_matrices(self):

@@ -203,6 +203,11 @@ class QPSolver:
 
     def _iterate_jvp(self, primals: tuple[Any, ...], tangents: tuple[Any, ...]):
         """Implicit differentiation: the start of the iteration has no influence."""
+        if self.engine == "pcg" and self.settings.sensitivity == "kkt":
+            raise SettingsError(
+                'Engine "pcg" is too inexact for sensitivities: use engine="sparse", or '
+                'ADMMSettings(sensitivity="lsq").'
+            )
         data, start = primals
         x, y, objective, rest = self._run(data, start)
         valid = self._differentiable(rest[1])
