@@ -47,6 +47,22 @@ class TestMixedBatch:
         ):
             np.testing.assert_array_equal(got[GOOD], wanted[GOOD])
 
+    def test_finished_instances_keep_every_bit(self, engine):
+        """They stay untouched while one of them goes on and adapts its rho."""
+        given = ring(33)
+        solver = solver_for(given, engine=engine)
+        quick = np.flatnonzero(np.asarray(solver.solve(*given.args).iterations) == 25)
+        good = given.map(lambda array: array[np.resize(quick, 33)])
+        mixed = good.copy()
+        for mine, theirs in zip(mixed.args, spoiled_ring().args, strict=True):
+            mine[5] = theirs[6]
+        wanted, got = solver.solve(*good.args), solver.solve(*mixed.args)
+        assert len(quick) > 4
+        assert np.max(wanted.iterations) == 25
+        assert np.max(got.iterations) == 4000
+        for one, other in zip(leaves(got), leaves(wanted), strict=True):
+            np.testing.assert_array_equal(np.delete(one, 5, axis=0), np.delete(other, 5, axis=0))
+
     def test_each_bad_instance_keeps_every_bit_among_good_ones(self, engine):
         """What is reported of an instance does not depend on how long its neighbours run."""
         good, spoiled = ring(33), spoiled_ring()
@@ -188,12 +204,11 @@ def test_row_types_are_data(caplog):
 
 
 class TestUnusualShapes:
-    @pytest.mark.parametrize("engine", ENGINES)
-    def test_linear_program(self, engine):
+    def test_linear_program(self):
         """P has no entry at all."""
         n = 4
         A = sp.csc_matrix(np.vstack([np.eye(n), np.ones((1, n))]))
-        solver = QPSolver(sp.csc_matrix((n, n)), A, dtype="float64", engine=engine)
+        solver = QPSolver(sp.csc_matrix((n, n)), A, dtype="float64")
         q = np.array([[1.0, 2, 3, 4], [-1, -2, -3, -4]])
         bounds = np.zeros((2, n + 1)), np.ones((2, n + 1))
         solution = solver.solve(np.zeros((2, 0)), q, np.tile(A.data, (2, 1)), *bounds)
@@ -201,11 +216,10 @@ class TestUnusualShapes:
         np.testing.assert_allclose(solution.x, [[0, 0, 0, 0], [0, 0, 0, 1]], rtol=0, atol=1e-3)
         np.testing.assert_allclose(solution.objective, [0, -4], rtol=0, atol=5e-3)
 
-    @pytest.mark.parametrize("engine", ENGINES)
-    def test_without_constraints(self, engine):
+    def test_without_constraints(self):
         given, none = ring(33), np.zeros((33, 0))
         P, _ = ring_patterns()
-        solver = QPSolver(P, sp.csc_matrix((0, P.shape[0])), dtype="float64", engine=engine)
+        solver = QPSolver(P, sp.csc_matrix((0, P.shape[0])), dtype="float64")
         solution = solver.solve(given.P_vals, given.q, none, none, none)
         np.testing.assert_array_equal(solution.status, Status.SOLVED)
         wanted = [-np.linalg.solve(qp.full_P.toarray(), qp.q) for qp in given.instances]

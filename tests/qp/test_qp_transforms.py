@@ -84,11 +84,10 @@ class TestJit:
 
 
 class TestVmap:
-    @pytest.mark.parametrize("engine", ENGINES)
-    def test_batches_equal_a_loop(self, engine):
+    def test_batches_equal_a_loop(self):
         """Three batches that share tiles once they are folded."""
         batches = [ring(BATCH, seed) for seed in range(3)]
-        solver = solver_for(batches[0], engine=engine)
+        solver = solver_for(batches[0])
         mapped = jax.vmap(solver.solve)(
             *map(np.stack, zip(*(b.args for b in batches), strict=True))
         )
@@ -141,11 +140,10 @@ def test_scan_of_warm_started_solves():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("engine", ENGINES)
-def test_single_precision(engine):
+def test_single_precision():
     given = ring(BATCH)
     narrow = given.map(lambda array: array.astype("float32"))
-    solution = solver_for(given, engine=engine, dtype="float32").solve(*narrow.args)
+    solution = solver_for(given, dtype="float32").solve(*narrow.args)
     assert {leaf.dtype.name for leaf in leaves(solution)} == {"float32", "int32"}
     np.testing.assert_array_equal(solution.status, Status.SOLVED)
     for b, qp in enumerate(given.instances):
