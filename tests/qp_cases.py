@@ -1,7 +1,6 @@
 """Tables of the tests of `QPSolver`: problem families, row kinds, OSQP as oracle, solvers.
 
-A `QPBatch` has one pattern and numbers per instance.  Nothing here is random: every draw has a
-seed.  Adding a function to `FAMILIES` adds its tests.
+A `QPBatch` has one pattern and numbers per instance.  Every draw has a seed.
 """
 
 from __future__ import annotations
