@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from cases import (
     PATTERN_NAMES,
@@ -14,6 +14,7 @@ from cases import (
     KCase,
     kkt_of,
     quasi_definite,
+    random_case,
     random_cases,
 )
 from ldl_cases import (
@@ -58,7 +59,8 @@ class TestResiduals:
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @settings(PROPERTY, max_examples=25)
-    @given(case=random_cases())
+    @given(case=random_cases(max_entries=300**2))
+    @example(case=random_case(300, 1.0, 0))
     def test_random_patterns(self, dtype, case: KCase):
         check_solver(make_solver(case, "warp", dtype), systems(case, dtype, batch=2))
 
