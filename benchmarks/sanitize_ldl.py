@@ -83,7 +83,7 @@ def solve_all(case: Case, warps: int, *, level_scheduling: bool) -> dict[str, fl
     wp.launch(kernel, threads, inputs=inputs, outputs=[factor], block_dim=block)
     by_tables, by_window = case.array(case.rhs.shape), case.array(case.rhs.shape)
     inputs = [factor, rhs, *on_device(solve_tables(schedule)), warps]
-    kernel = solve_kernel(case.dtype, tiled=True)
+    kernel = solve_kernel(case.dtype, tiled=True, registers=64)
     wp.launch(kernel, threads, inputs=inputs, outputs=[by_tables], block_dim=block)
     window = build_window(case.elimination, 16)
     scratch = window_scratch(window.n_slots, case.dtype, 227 * 1024)
@@ -111,7 +111,7 @@ def solve_batch_first(case: Case) -> float:
     kernel = factor_kernel(case.dtype, tiled=False, registers=64)
     wp.launch(kernel, threads, inputs=inputs, outputs=[factor], block_dim=block)
     inputs = [factor, rhs, *on_device(solve_tables(schedule)), 1]
-    kernel = solve_kernel(case.dtype, tiled=False)
+    kernel = solve_kernel(case.dtype, tiled=False, registers=64)
     wp.launch(kernel, threads, inputs=inputs, outputs=[x], block_dim=block)
     return case.residual(x.numpy().reshape(TILES, 32, -1).transpose(0, 2, 1))
 

@@ -1,5 +1,7 @@
 """The table-driven engine in its internal layout, on the CPU, against plain NumPy."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -196,6 +198,20 @@ class TestWindowScratch:
 
 
 def test_kernels_are_built_once():
-    assert factor_kernel("float32", tiled=True) is factor_kernel("float32", tiled=True)
+    build = partial(factor_kernel, "float32", registers=64)
+    assert build(tiled=True) is build(tiled=True)
     assert window_kernel("float64", scratch=4096) is window_kernel("float64", scratch=4096)
-    assert factor_kernel("float32", tiled=True) is not factor_kernel("float32", tiled=False)
+    assert build(tiled=True) is not build(tiled=False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "limit"),
+    [
+        (LaunchShape(), 255),
+        (LaunchShape(registers=64), 64),
+        (LaunchShape(16, registers=128), 128),
+        (LaunchShape(32, registers=128), 64),  # 1024 threads with 128 registers each do not start
+    ],
+)
+def test_register_limit_lets_a_block_start(shape, limit):
+    assert shape.register_limit == limit

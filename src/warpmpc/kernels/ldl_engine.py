@@ -24,18 +24,36 @@ from warpmpc.kernels.tiles import LANES
 from warpmpc.symbolic.schedule import FactorSchedule, LDLSchedule
 from warpmpc.symbolic.window import WindowStream
 
+REGISTER_FILE, MAX_REGISTERS = 65536, 255  # per multiprocessor and per thread, since Kepler
+
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """Launch geometry: warps that share one tile, and threads per block when it is one warp."""
+    """Launch geometry: warps that share one tile, and threads per block when it is one warp.
+
+    Attributes:
+        warps: Warps per tile; more than one are a block of their own.
+        block: Threads per block if a tile has one warp.
+        registers: Most registers per thread that a kernel should use.
+    """
 
     warps: int = 1
     block: int = 64
-    registers: int | None = None
+    registers: int = MAX_REGISTERS
+
+    @property
+    def threads_per_block(self) -> int:
+        """Threads that share a multiprocessor's registers for certain."""
+        return LANES * self.warps if self.warps > 1 else self.block
+
+    @property
+    def register_limit(self) -> int:
+        """`registers`, or as many as let one block start at all."""
+        return min(self.registers, REGISTER_FILE // self.threads_per_block)
 
     def threads(self, n_problems: int, *, tiled: bool) -> tuple[int, int]:
         """Number of threads (a multiple of the block) and threads per block."""
-        block = LANES * self.warps if self.warps > 1 else self.block
+        block = self.threads_per_block
         wanted = n_problems * LANES * self.warps if tiled else n_problems
         return -(-wanted // block) * block, block
 
@@ -92,7 +110,7 @@ class TableLDL:
 
     def factor(self, K: jax.Array, shape: LaunchShape = DEFAULT_SHAPE) -> jax.Array:
         """Factor of every problem: entries of L, then inverse pivots in the caller's order."""
-        kernel = factor_kernel(self.dtype, tiled=self.tiled, registers=shape.registers)
+        kernel = factor_kernel(self.dtype, tiled=self.tiled, registers=shape.register_limit)
 
         def call(K: jax.Array) -> tuple[jax.Array, ...]:
             inputs = [K, *self._factor_tables, shape.warps]
@@ -111,7 +129,8 @@ class TableLDL:
             # A warp per tile, alone in its block because shared memory is per block.
             shape, static = LaunchShape(block=LANES), self._window.zero
         else:
-            kernel, static = solve_kernel(self.dtype, tiled=self.tiled), shape.warps
+            kernel = solve_kernel(self.dtype, tiled=self.tiled, registers=shape.register_limit)
+            static = shape.warps
 
         def call(factor: jax.Array, rhs: jax.Array) -> tuple[jax.Array, ...]:
             inputs = [factor, rhs, *self._solve_tables, static]

@@ -18,7 +18,7 @@ _WARPS_PER_SM = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 
 
 
 @cache
-def factor_kernel(dtype: str, *, tiled: bool, registers: int | None = None) -> wp.Kernel:
+def factor_kernel(dtype: str, *, tiled: bool, registers: int) -> wp.Kernel:
     """Kernel that factorises every problem; see `FACTOR`."""
     real = wp.array3d(dtype=_SCALARS[dtype]) if tiled else wp.array2d(dtype=_SCALARS[dtype])
     table, index = wp.array2d(dtype=wp.int32), wp.array1d(dtype=wp.int32)
@@ -73,7 +73,7 @@ def factor_kernel(dtype: str, *, tiled: bool, registers: int | None = None) -> w
 
 
 @cache
-def solve_kernel(dtype: str, *, tiled: bool) -> wp.Kernel:
+def solve_kernel(dtype: str, *, tiled: bool, registers: int) -> wp.Kernel:
     """Kernel that solves by tables, unknowns in device memory; see `SOLVE`."""
     real = wp.array3d(dtype=_SCALARS[dtype]) if tiled else wp.array2d(dtype=_SCALARS[dtype])
     table, index = wp.array2d(dtype=wp.int32), wp.array1d(dtype=wp.int32)
@@ -93,7 +93,7 @@ def solve_kernel(dtype: str, *, tiled: bool) -> wp.Kernel:
         x_out: real,
     ): ...
 
-    @wp.kernel(module="unique", enable_backward=False)
+    @wp.kernel(module="unique", enable_backward=False, cuda_max_registers=registers)
     def solve(
         # In:
         factor_in: real,
