@@ -23,8 +23,10 @@ _HOPPER_SHARED_MEMORY = 227 * 1024
 
 
 @cache
-def _jax_kernel(kernel: wp.Kernel, n_outputs: int, block_dim: int):
-    return wp.jax_kernel(kernel, num_outputs=n_outputs, block_dim=block_dim)
+def _jax_kernel(kernel: wp.Kernel, n_outputs: int, block_dim: int, in_out: tuple[str, ...]):
+    return wp.jax_kernel(
+        kernel, num_outputs=n_outputs, block_dim=block_dim, in_out_argnames=list(in_out)
+    )
 
 
 def launch(
@@ -34,17 +36,19 @@ def launch(
     *,
     threads: int,
     block: int,
+    in_out: tuple[str, ...] = (),
 ) -> tuple[jax.Array, ...]:
     """Runs a kernel on JAX arrays, under `jax.jit` or outside; integers are static arguments.
 
     Args:
-        kernel: A Warp kernel whose inputs precede its outputs.
+        kernel: A Warp kernel whose inputs precede what it changes, which precedes its outputs.
         inputs: Arrays and static scalars in the kernel's order.
         outputs: Shape of each output, keyed by argument name.
         threads: Number of threads, a multiple of `block`.
         block: Threads per block on CUDA.
+        in_out: Names of the inputs that the kernel changes; their new values are returned first.
     """
-    call = _jax_kernel(kernel, len(outputs), block)
+    call = _jax_kernel(kernel, len(in_out) + len(outputs), block, in_out)
     return tuple(call(*inputs, output_dims=dict(outputs), launch_dims=(threads,)))
 
 

@@ -77,6 +77,18 @@ DOT = r"""
 #endif
 """
 
+INVERT_PIVOT = r"""
+// A pivot that cannot be divided by leaves 0 (zero or subnormal) or NaN (not finite, or so large that
+// its inverse is subnormal and devices disagree): a flag that costs nothing and stays in its problem.
+auto invert = [](SCALAR d) -> SCALAR {
+    const SCALAR nothing = d - d;
+    if (!(nothing == 0)) return nothing;
+    if (d < TINY && d > -TINY) return (SCALAR)0;
+    const SCALAR inverse = 1 / d;
+    return inverse < TINY && inverse > -TINY ? (SCALAR)NAN : inverse;
+};
+"""
+
 FACTOR = (
     r"""
 #define PER_TILE factor_out
@@ -96,16 +108,9 @@ const Pair* __restrict__ entries = (const Pair*)entries_in.data;
 const int* __restrict__ entry_ptr = entry_ptr_in.data;
 const SCALAR* __restrict__ scale = scale_in.data;
 
-// A pivot that cannot be divided by leaves 0 (zero or subnormal) or NaN (not finite, or so large that
-// its inverse is subnormal and devices disagree): a flag that costs nothing and stays in its problem.
-auto invert = [](SCALAR d) -> SCALAR {
-    const SCALAR nothing = d - d;
-    if (!(nothing == 0)) return nothing;
-    if (d < TINY && d > -TINY) return (SCALAR)0;
-    const SCALAR inverse = 1 / d;
-    return inverse < TINY && inverse > -TINY ? (SCALAR)NAN : inverse;
-};
-
+"""
+    + INVERT_PIVOT
+    + r"""
 // Divide row j of L by its pivots; what is left of the diagonal is the pivot of column j.
 #if ON_CUDA
 #define DIVIDE_ROW(U)                                                         \

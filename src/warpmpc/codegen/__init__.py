@@ -1,0 +1,1 @@
+"""Programs in, native text out."""

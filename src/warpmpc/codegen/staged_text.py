@@ -1,0 +1,213 @@
+"""Straight-line native text of a `StageProgram`: elimination, forward and backward solve by stages.
+
+One thread walks the stages of one problem (of a tile on the CPU) with the working numbers of a stage
+in local variables.  The text uses these names, which the kernel around it defines:
+
+    Pack            what a thread holds of one row: a number, or one number per problem
+    K, L, D, X, W, Q, U, R    arrays in program order; `GET` reads one that no one writes
+    AT_STAGE(L, row)          declares ``Lk``: the same array from that row on
+    INVERT(out, in), CLIP(v, lower, upper), OLD_S(v, lower, upper, row), PUT_X(row, value), OMEGA, SIGMA
+
+Local variables: ``w3`` is node 3 of the stage, ``f2`` what crosses the boundary through slot 2,
+``d3`` and ``a3_5`` the diagonal and an entry of column 3 that is being eliminated, ``c4_2`` what
+crosses the boundary between slots 4 and 2.
+"""
+
+from __future__ import annotations
+
+from warpmpc.symbolic.stage_program import StageProgram, StageRun, StageTemplate
+
+
+def factor_text(program: StageProgram) -> str:
+    """Elimination: reads K, writes L and D (inverse pivots)."""
+    carried = [f"c{a}_{b}" for a, b in program.carried_pairs]
+    parts = [_zeros(carried)]
+    parts += [_loop(run, "KLD", _eliminate_stage(run.template, program)) for run in program.runs]
+    return "\n".join(parts)
+
+
+def iteration_text(program: StageProgram) -> str:
+    """One ADMM iteration: both solves, then the update of X and W inside the backward solve."""
+    carried = [f"f{slot}" for slot in program.carried]
+    parts = [_zeros(carried)]
+    parts += [_loop(run, "LDXWQ", _forward_stage(run.template, program)) for run in program.runs]
+    for run in reversed(program.runs):
+        body = _backward_stage(run.template, program)
+        parts.append(_loop(run, "LXWQURS", body, backward=True))
+    return "\n".join(parts)
+
+
+def _zeros(names: list[str]) -> str:
+    return "Pack " + ", ".join(f"{name} = (Pack)0" for name in names) + ";" if names else ""
+
+
+def _loop(run: StageRun, arrays: str, body: list[str], *, backward: bool = False) -> str:
+    """The body for every stage of a run; ``Lk`` is L from the stage's first entry on, and so on."""
+    first = {"K": run.K, "L": run.L}
+    stride = {"K": run.template.n_K, "L": run.template.n_L}
+    lines = [f"// {run.count} stages of {run.template.n_nodes} nodes from node {run.node} on"]
+    count = run.count
+    step = f"int k = {count - 1}; k >= 0; --k" if backward else f"int k = 0; k < {count}; ++k"
+    lines += ["#pragma unroll 1", f"for ({step}) {{"]
+    for name in arrays:
+        start, width = first.get(name, run.node), stride.get(name, run.template.n_nodes)
+        lines.append(f"AT_STAGE({name}, {start} + k * {width})")
+    return "\n".join([*lines, *body, "}"])
+
+
+def _positions(template: StageTemplate) -> list[int]:
+    """First entry of L of each column."""
+    ends = [0]
+    for column in template.columns:
+        ends.append(ends[-1] + len(column))
+    return ends
+
+
+class _Working:
+    """The entries of a stage while it is eliminated; each is declared where it is first needed."""
+
+    def __init__(self, template: StageTemplate, program: StageProgram):
+        self.lines: list[str] = []
+        self._declared: set[str] = set()
+        self._start: dict[str, list[str]] = {}
+        self._column_of = {slot: i for i, slot in enumerate(template.slots) if slot >= 0}
+        at = 0
+        for j, (column, in_K) in enumerate(zip(template.columns, template.in_K, strict=True)):
+            self._start[f"d{j}"] = [f"GET(Kk, {at})"]
+            at += 1
+            for target, present in zip(column, in_K, strict=True):
+                self._start[self.name(j, target)] = [f"GET(Kk, {at})"] if present else []
+                at += present
+        for high, low in program.carried_pairs:  # what enters from the stage before
+            if high in self._column_of and low in self._column_of:
+                i, j = sorted((self._column_of[high], self._column_of[low]))
+                name = self.name(i, j)
+                if name in self._start:
+                    self._start[name].append(f"c{high}_{low}")
+
+    def name(self, i: int, j: int) -> str:
+        """Variable of an entry; i and j are nodes of the stage or ~slots of the next one."""
+        if i < 0 and j < 0:
+            high, low = max(~i, ~j), min(~i, ~j)
+            return f"n{high}_{low}"
+        if i == j:
+            return f"d{i}"
+        i, j = (j, i) if i < 0 or 0 <= j < i else (i, j)
+        return f"a{i}_n{~j}" if j < 0 else f"a{i}_{j}"
+
+    def subtract(self, name: str, product: str) -> None:
+        """``name -= product``."""
+        if name not in self._declared and not self._start.get(name):
+            self._declared.add(name)
+            self.lines.append(f"Pack {name} = -({product});")
+        else:
+            self.need(name)
+            self.lines.append(f"{name} -= {product};")
+
+    def need(self, name: str) -> None:
+        """Declares an entry with its value in K and what entered."""
+        if name not in self._declared:
+            self._declared.add(name)
+            terms = self._start.get(name) or ["(Pack)0"]
+            self.lines.append(f"Pack {name} = {' + '.join(terms)};")
+
+    def has(self, name: str) -> bool:
+        """Whether an entry was ever touched."""
+        return name in self._declared
+
+
+def _eliminate_stage(template: StageTemplate, program: StageProgram) -> list[str]:
+    """Right-looking elimination of one stage."""
+    work = _Working(template, program)
+    position = 0
+    for j, column in enumerate(template.columns):
+        work.need(f"d{j}")
+        work.lines += [f"Pack i{j}; INVERT(i{j}, d{j}); AT(Dk, {j}) = i{j};"]
+        for target in column:
+            entry = work.name(j, target)
+            work.need(entry)
+            work.lines.append(f"const Pack l{position} = {entry} * i{j};")
+            work.lines.append(f"AT(Lk, {position}) = l{position};")
+            position += 1
+        first = position - len(column)
+        for s, row in enumerate(column):
+            for col in column[: s + 1]:
+                work.subtract(work.name(row, col), f"l{first + s} * {work.name(j, col)}")
+    for high, low in program.carried_pairs:
+        name = f"n{high}_{low}"
+        work.lines.append(f"c{high}_{low} = {name if work.has(name) else '(Pack)0'};")
+    return work.lines
+
+
+def _forward_stage(template: StageTemplate, program: StageProgram) -> list[str]:
+    """w = L^-1 rhs of one stage; leaves W = w / pivot except where the update can do without."""
+    lines, into, out = [], _incoming(template), _outgoing(template)
+    for i in range(template.n_nodes):
+        start = f"AT(Wk, {i})" if template.is_row[i] else f"SIGMA * AT(Xk, {i}) - GET(Qk, {i})"
+        entering = f" + f{template.slots[i]}" if template.slots[i] >= 0 else ""
+        lines.append(f"Pack w{i} = {start}{entering};")
+        lines += [f"w{i} -= GET(Lk, {entry}) * w{j};" for j, entry in into[i]]
+    for slot in program.carried:
+        lines.append(f"f{slot} = (Pack)0;")
+        lines += [f"f{slot} -= GET(Lk, {entry}) * w{j};" for j, entry in out.get(slot, [])]
+    lines += [
+        f"AT(Wk, {i}) = w{i} * GET(Dk, {i});"
+        for i in range(template.n_nodes)
+        if not template.is_leaf(i)
+    ]
+    return lines
+
+
+def _incoming(template: StageTemplate) -> list[list[tuple[int, int]]]:
+    """Rows of L inside the stage: for each node the columns and entries that change it."""
+    rows: list[list[tuple[int, int]]] = [[] for _ in range(template.n_nodes)]
+    position = 0
+    for j, column in enumerate(template.columns):
+        for target in column:
+            if target >= 0:
+                rows[target].append((j, position))
+            position += 1
+    return rows
+
+
+def _outgoing(template: StageTemplate) -> dict[int, list[tuple[int, int]]]:
+    """Rows of L that belong to the next stage, by slot."""
+    rows: dict[int, list[tuple[int, int]]] = {}
+    position = 0
+    for j, column in enumerate(template.columns):
+        for target in column:
+            if target < 0:
+                rows.setdefault(~target, []).append((j, position))
+            position += 1
+    return rows
+
+
+def _backward_stage(template: StageTemplate, program: StageProgram) -> list[str]:
+    """Solution of one stage and the ADMM update of its nodes."""
+    lines, position = [], _positions(template)
+    for i in reversed(range(template.n_nodes)):
+        # The forward solve leaves nothing at a leaf: its right-hand side is known from X.
+        lines.append(f"Pack w{i} = {'(Pack)0' if template.is_leaf(i) else f'AT(Wk, {i})'};")
+        for entry, target in enumerate(template.columns[i], start=position[i]):
+            value = f"w{target}" if target >= 0 else f"f{~target}"
+            lines.append(f"w{i} -= GET(Lk, {entry}) * {value};")
+        lines.append(_update(template, i))
+    node_of = {slot: i for i, slot in enumerate(template.slots) if slot >= 0}
+    for slot in program.carried:
+        lines.append(f"f{slot} = {f'w{node_of[slot]}' if slot in node_of else '(Pack)0'};")
+    return lines
+
+
+def _update(template: StageTemplate, i: int) -> str:
+    """The v-form: see `qp.admm`.  A leaf's multiplier is -rho (rhs) minus the sum above."""
+    if not template.is_row[i]:
+        return f"PUT_X({i}, OMEGA * w{i} + (1 - OMEGA) * AT(Xk, {i}));"
+    step = f"GET(Rk, {i}) * w{i}"
+    if template.is_leaf(i):
+        step += " + v - 2 * s"
+    return (
+        f"{{ const Pack lo = GET(Qk, {i}), hi = GET(Uk, {i}), v = AT(Xk, {i}); "
+        f"const Pack s = OLD_S(v, lo, hi, {i}); "
+        f"const Pack v_next = s + (1 - OMEGA) * (v - s) + OMEGA * ({step}); "
+        f"PUT_X({i}, v_next); AT(Wk, {i}) = 2 * CLIP(v_next, lo, hi) - v_next; }}"
+    )

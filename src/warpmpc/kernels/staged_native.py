@@ -1,0 +1,243 @@
+"""Native text around the generated stages of a QP: threads, the ADMM loop, the termination check.
+
+One thread per problem on CUDA; a warp may leave lanes idle (`lanes` < 32) so that small batches
+become more warps.  On the CPU one thread does a tile, a `Pack` is one number per problem, and what
+belongs to problems that are done is kept by masks.
+"""
+
+from warpmpc.kernels.ldl_native import INVERT_PIVOT
+
+_PREAMBLE = r"""
+typedef long long Offset;
+#if defined(__CUDA_ARCH__)
+typedef SCALAR Pack;
+#define PACK_EACH(out, in, f) (out) = f(in)
+#define GET(base, row) __ldg((base) + (row) * 32)
+#define LANES_HERE 1
+#define LANE(pack) (pack)
+#define MIN(a, b) fmin(a, b)
+#define MAX(a, b) fmax(a, b)
+const int parts = 32 / lanes, inside = (int)(thread & 31);
+const size_t tile = (thread >> 5) / parts;
+const int lane = (int)((thread >> 5) % parts) * lanes + inside;
+if (tile >= (size_t)PER_TILE.shape[0] || inside >= lanes) return;
+#else
+typedef SCALAR Pack __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR))));
+#define PACK_EACH(out, in, f) for (int _l = 0; _l < 32; ++_l) (out)[_l] = f((in)[_l])
+#define GET(base, row) (*(const Pack*)((base) + (row) * 32))
+#define LANES_HERE 32
+#define LANE(pack) (pack)[l]
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+const int parts = 32 / lanes, lane = 0;
+const size_t tile = thread / (32 * parts);
+if (tile >= (size_t)PER_TILE.shape[0] || thread % (32 * parts)) return;
+#endif
+#define BASE(array) ((array).data + tile * (array).shape[1] * 32 + lane)
+#define AT(base, row) (*(Pack*)((base) + (row) * 32))
+#define AT_STAGE(name, row) auto* name##k = name + (Offset)(row) * 32;
+#define CLIP(v, lo, hi) MIN(MAX(v, lo), hi)
+#define ABS(a) MAX(a, -(a))
+"""
+
+_FACTOR = (
+    INVERT_PIVOT
+    + r"""
+#define INVERT(out, in) PACK_EACH(out, in, invert)
+if (!todo_in.data[tile]) return;
+auto eliminate = [&](const SCALAR* __restrict__ K, SCALAR* __restrict__ L, SCALAR* __restrict__ D) {
+    GENERATED
+};
+SCALAR* factor = BASE(factor_io);
+eliminate(BASE(K_in), factor, factor + (Offset)n_L * 32);
+"""
+)
+
+# Residuals and certificates of the unscaled problem; `size` is what unscales x and y, and a residual
+# is divided by size * cost.  W serves as memory for y, V for the changes of x and y.
+_CHECK = r"""
+    Pack primal = 0, primal_scale = 0, dual = 0, dual_scale = 0, objective = 0, poison = 0;
+    Pack x_change = 0, y_change = 0, descent = 0, support = 0;
+    Pack flat = 0, combination = 0, rise = 0;
+    for (int i = 0; i < n; ++i) {
+        const Pack unit = scaled ? GET(Z, i) : (Pack)1;
+        if (nodes[i].is_row) {
+            const Pack v = AT(X, i), lo = GET(Q, i), hi = GET(U, i);
+            const Pack y = (v - CLIP(v, lo, hi)) / GET(R, i);
+            poison += y - y;
+            AT(W, i) = y;
+            if (!certify) continue;
+            const Pack large = INFINITE * unit * cost;
+            Pack change = y - AT(V, i), none = 0;
+            change = hi > large ? MIN(change, none) : change;
+            change = lo < -large ? MAX(change, none) : change;
+            AT(V, i) = change;
+            y_change = MAX(y_change, ABS(change) * unit);
+            support += (hi > large ? none : hi) * MAX(change, none);
+            support += (lo < -large ? none : lo) * MIN(change, none);
+        } else {
+            const Pack x = AT(X, i);
+            poison += x - x;
+            if (!certify) continue;
+            const Pack change = x - AT(V, i);
+            AT(V, i) = change;
+            x_change = MAX(x_change, ABS(change) * unit);
+            descent += GET(Q, i) * change;
+        }
+    }
+    for (int i = 0; i < n; ++i) {
+        const Node node = nodes[i];
+        const Pack unscale = scaled ? 1 / (GET(Z, i) * cost) : (Pack)1;
+        // Rows: A x.  Variables: P x up to `split`, then A'y.  K holds P + sigma I.
+        Pack product = 0, moved = 0, product_A = 0, moved_A = 0;
+        const SCALAR* with = node.is_row ? X : W;
+        #pragma unroll 4
+        for (int t = node.begin; t < node.split; ++t) {
+            product += GET(K, (Offset)terms[t].entry) * AT(X, (Offset)terms[t].node);
+            if (certify) moved += GET(K, (Offset)terms[t].entry) * AT(V, (Offset)terms[t].node);
+        }
+        #pragma unroll 4
+        for (int t = node.split; t < node.end; ++t) {
+            product_A += GET(K, (Offset)terms[t].entry) * AT(with, (Offset)terms[t].node);
+            if (certify) moved_A += GET(K, (Offset)terms[t].entry) * AT(V, (Offset)terms[t].node);
+        }
+        if (node.is_row) {
+            const Pack lo = GET(Q, i), hi = GET(U, i), s = CLIP(AT(X, i), lo, hi);
+            primal = MAX(primal, ABS(product_A - s) * unscale);
+            primal_scale = MAX(primal_scale, MAX(ABS(product_A), ABS(s)) * unscale);
+            // How far the change leaves what the bounds allow in every multiple.
+            const Pack large = INFINITE / unscale, none = 0;
+            rise = MAX(rise, (hi < large ? moved_A : none) * unscale);
+            rise = MAX(rise, (lo > -large ? -moved_A : none) * unscale);
+        } else {
+            const Pack q = GET(Q, i), x = AT(X, i);
+            product -= SIGMA * x;
+            dual = MAX(dual, ABS(product + q + product_A) * unscale);
+            dual_scale = MAX(dual_scale, MAX(MAX(ABS(product), ABS(product_A)), ABS(q)) * unscale);
+            objective += ((SCALAR)0.5 * product + q) * x;
+            if (certify) flat = MAX(flat, ABS(moved - SIGMA * AT(V, i)) * unscale);
+            combination = MAX(combination, ABS(moved_A) * unscale);
+        }
+    }
+    objective /= cost;
+    bool running = false;
+    for (int l = 0; l < LANES_HERE; ++l) {
+        if (status[l] != 1) continue;
+        const bool solved = LANE(primal) <= eps_abs + eps_rel * LANE(primal_scale)
+            && LANE(dual) <= eps_abs + eps_rel * LANE(dual_scale);
+        int verdict = 1;
+        if (certify) {
+            const SCALAR limit = eps_dual_inf * LANE(x_change);
+            if (LANE(x_change) > eps_dual_inf && LANE(descent) < 0 && LANE(flat) <= limit
+                && LANE(rise) <= limit) verdict = 3;
+            if (LANE(y_change) > eps_prim_inf && LANE(support) < 0
+                && LANE(combination) <= eps_prim_inf * LANE(y_change)) verdict = 2;
+        }
+        if (solved && (certify || t + 1 == max_iter)) verdict = 0;
+        if (!(LANE(poison) == 0)) verdict = 4;
+        status[l] = verdict;
+        running = running || verdict == 1;
+        iterations[l] = t + 1;
+        report[l] = LANE(primal);
+        report[32 + l] = LANE(primal_scale);
+        report[64 + l] = LANE(dual);
+        report[96 + l] = LANE(dual_scale);
+        report[128 + l] = LANE(objective);
+    }
+    if (!running) break;
+    MARK_DONE
+    for (int i = 0; i < n; ++i)
+        if (nodes[i].is_row) {
+            const Pack v = AT(X, i);
+            AT(W, i) = 2 * CLIP(v, GET(Q, i), GET(U, i)) - v;
+        }
+"""
+
+_ADMM = (
+    r"""
+#define OLD_S(v, lo, hi, i) (first ? (Pack)AT(Sk, i) : (Pack)CLIP(v, lo, hi))
+#if defined(__CUDA_ARCH__)
+#define PUT_X(i, value) AT(Xk, i) = value
+#define MARK_DONE
+#else
+typedef decltype(Pack() < Pack()) Mask;
+#define PUT_X(i, value) AT(Xk, i) = done ? AT(Xk, i) : (Pack)(value)
+#define MARK_DONE for (int l = 0; l < 32; ++l) done[l] = status[l] == 1 ? 0 : -1;
+Mask done;
+#endif
+struct Node { int begin, split, end, is_row; };
+struct Term { int entry, node; };
+const Node* __restrict__ nodes = (const Node*)nodes_in.data;
+const Term* __restrict__ terms = (const Term*)terms_in.data;
+const int n = X_io.shape[1];
+const SCALAR SIGMA = numbers_in.data[0], OMEGA = numbers_in.data[1];
+const SCALAR eps_abs = numbers_in.data[2], eps_rel = numbers_in.data[3];
+const SCALAR eps_prim_inf = numbers_in.data[4], eps_dual_inf = numbers_in.data[5];
+const bool certify = check_every > 0;
+const int begin = begin_in.data[0];
+const int end = begin + span < max_iter ? begin + span : max_iter;
+int* status = BASE(status_io);
+int* iterations = BASE(iterations_io);
+SCALAR* report = BASE(report_io);
+int todo = 0;
+for (int l = 0; l < LANES_HERE; ++l) todo += status[l] == 1;
+if (!todo) return;
+MARK_DONE
+const Pack cost = scaled ? GET(BASE(cost_in), 0) : (Pack)1;
+
+auto run = [&](const SCALAR* __restrict__ L, const SCALAR* __restrict__ D,
+               const SCALAR* __restrict__ K, const SCALAR* __restrict__ Q,
+               const SCALAR* __restrict__ U, const SCALAR* __restrict__ R,
+               const SCALAR* __restrict__ S, const SCALAR* __restrict__ Z,
+               SCALAR* __restrict__ X, SCALAR* __restrict__ W, SCALAR* __restrict__ V) {
+bool first = begin == 0;
+for (int i = 0; i < n; ++i)
+    if (nodes[i].is_row) {
+        const Pack v = AT(X, i);
+        const Pack s = first ? (Pack)GET(S, i) : (Pack)CLIP(v, GET(Q, i), GET(U, i));
+        AT(W, i) = 2 * s - v;
+    }
+for (int t = begin; t < end; ++t) {
+    const bool judged = t + 1 == end || (certify && (t + 1) % check_every == 0);
+    if (judged && certify)
+        for (int i = 0; i < n; ++i) {
+            const Pack v = AT(X, i);
+            Pack before = v;
+            if (nodes[i].is_row) {
+                const Pack s = first ? (Pack)GET(S, i) : (Pack)CLIP(v, GET(Q, i), GET(U, i));
+                before = (v - s) / GET(R, i);
+            }
+            AT(V, i) = before;
+        }
+    GENERATED
+    first = false;
+    if (!judged) continue;
+"""
+    + _CHECK
+    + r"""
+}
+};
+const SCALAR* factor = BASE(factor_in);
+run(factor, factor + (Offset)n_L * 32, BASE(K_in), BASE(Q_in), BASE(U_in), BASE(R_in),
+    BASE(S_in), scaled ? BASE(size_in) : nullptr, BASE(X_io), BASE(W_out),
+    certify ? BASE(V_out) : nullptr);
+"""
+)
+
+
+def _text(per_tile: str, body: str, generated: str, dtype: str) -> str:
+    scalar = "float" if dtype == "float32" else "double"
+    tiny = "1.17549435e-38f" if dtype == "float32" else "2.2250738585072014e-308"
+    defines = {"SCALAR": scalar, "TINY": tiny, "INFINITE": "(SCALAR)1e20", "PER_TILE": per_tile}
+    head = "".join(f"#define {name} {value}\n" for name, value in defines.items())
+    return head + _PREAMBLE + body.replace("GENERATED", generated)
+
+
+def staged_factor_text(generated: str, dtype: str) -> str:
+    """Body of the factorisation kernel around the text of all stages."""
+    return _text("K_in", _FACTOR, generated, dtype)
+
+
+def staged_admm_text(generated: str, dtype: str) -> str:
+    """Body of the ADMM kernel around the text of one iteration."""
+    return _text("X_io", _ADMM, generated, dtype)
