@@ -6,6 +6,9 @@ in local variables.  The text uses these names, which the kernel around it defin
     Pack            what a thread holds of one row: a number, or one number per problem
     K, L, D, X, W, Q, U, R    arrays in program order; `GET` reads one that no one writes
     AT_STAGE(L, row)          declares ``Lk``: the same array from that row on
+    AHEAD(L, row, rows)       these rows are needed next
+    ONCE                      1, but the compiler does not know
+    FORGET                    a sweep begins: nothing read before it is worth keeping
     INVERT(out, in), CLIP(v, lower, upper), OLD_S(v, lower, upper, row), PUT_X(row, value), OMEGA, SIGMA
 
 Local variables: ``w3`` is node 3 of the stage, ``f2`` what crosses the boundary through slot 2,
@@ -22,15 +25,18 @@ def factor_text(program: StageProgram) -> str:
     """Elimination: reads K, writes L and D (inverse pivots)."""
     carried = [f"c{a}_{b}" for a, b in program.carried_pairs]
     parts = [_zeros(carried)]
-    parts += [_loop(run, "KLD", _eliminate_stage(run.template, program)) for run in program.runs]
+    for run in program.runs:
+        parts.append(_loop(run, "KLD", _eliminate_stage(run.template, program)))
     return "\n".join(parts)
 
 
 def iteration_text(program: StageProgram) -> str:
     """One ADMM iteration: both solves, then the update of X and W inside the backward solve."""
     carried = [f"f{slot}" for slot in program.carried]
-    parts = [_zeros(carried)]
-    parts += [_loop(run, "LDXWQ", _forward_stage(run.template, program)) for run in program.runs]
+    parts = [_zeros(carried), "FORGET"]
+    for run in program.runs:
+        parts.append(_loop(run, "LDXWQ", _forward_stage(run.template, program)))
+    parts.append("FORGET")
     for run in reversed(program.runs):
         body = _backward_stage(run.template, program)
         parts.append(_loop(run, "LXWQURS", body, backward=True))
@@ -46,12 +52,16 @@ def _loop(run: StageRun, arrays: str, body: list[str], *, backward: bool = False
     first = {"K": run.K, "L": run.L}
     stride = {"K": run.template.n_K, "L": run.template.n_L}
     lines = [f"// {run.count} stages of {run.template.n_nodes} nodes from node {run.node} on"]
-    count = run.count
-    step = f"int k = {count - 1}; k >= 0; --k" if backward else f"int k = 0; k < {count}; ++k"
+    # Not even a single stage is merged with its neighbours: too much would be alive at once.
+    count = "ONCE" if run.count == 1 else str(run.count)
+    step = f"int k = {count} - 1; k >= 0; --k" if backward else f"int k = 0; k < {count}; ++k"
     lines += ["#pragma unroll 1", f"for ({step}) {{"]
     for name in arrays:
         start, width = first.get(name, run.node), stride.get(name, run.template.n_nodes)
         lines.append(f"AT_STAGE({name}, {start} + k * {width})")
+        if name in "KLDXWQUR":
+            ahead = f"{start} + (k {'-' if backward else '+'} 1) * {width}"
+            lines.append(f"AHEAD({name}, {ahead}, {width})")
     return "\n".join([*lines, *body, "}"])
 
 

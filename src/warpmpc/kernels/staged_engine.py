@@ -27,17 +27,16 @@ class StagedShape:
     Attributes:
         registers: Most registers per thread.
         block: Threads per block.
-        lanes: Problems per warp: 32, or fewer to spread a small batch over more warps.
+        prefetch: Whether a warp asks the L2 cache for the next stage ahead of time.
     """
 
     registers: int
     block: int
-    lanes: int
+    prefetch: bool
 
     def threads(self, tiles: int) -> int:
         """Threads in all, a multiple of the block."""
-        wanted = tiles * LANES * (LANES // self.lanes)
-        return -(-wanted // self.block) * self.block
+        return -(-tiles * LANES // self.block) * self.block
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,19 +92,34 @@ class StagedKernels:
         with jax.ensure_compile_time_eval():
             self._nodes, self._terms = (jnp.asarray(t) for t in product_terms(program, n_vars))
 
-    def factor(
-        self, K: jax.Array, todo: jax.Array, factor: jax.Array, shape: StagedShape
+    def factor(self, K: jax.Array, shape: StagedShape) -> jax.Array:
+        """Factors of all tiles: L, then inverse pivots."""
+        everything = jnp.ones(K.shape[0], dtype=jnp.int32)
+        rows = self.program.n_L + self.program.n_nodes
+        outputs = {"factor_io": (K.shape[0], rows, LANES)}
+        return self._factor([K, everything, *self._static(shape)], outputs, (), shape)
+
+    def refactor(
+        self, factor: jax.Array, K: jax.Array, todo: jax.Array, shape: StagedShape
     ) -> jax.Array:
-        """Factors (L, then inverse pivots) of the tiles marked in `todo`; others stay."""
+        """New factors of the tiles marked in `todo`; others stay."""
+        inputs = [K, todo, *self._static(shape), factor]
+        return self._factor(inputs, {}, ("factor_io",), shape)
+
+    def _static(self, shape: StagedShape) -> list[int]:
+        return [self.program.n_L, int(shape.prefetch)]
+
+    def _factor(
+        self,
+        inputs: list[jax.Array | int],
+        outputs: dict[str, tuple[int, ...]],
+        in_out: tuple[str, ...],
+        shape: StagedShape,
+    ) -> jax.Array:
         kernel = staged_factor_kernel(self._factor_text, self.dtype, shape.registers)
-        inputs = [K, todo, self.program.n_L, shape.lanes, factor]
+        threads = shape.threads(inputs[0].shape[0])
         (factor,) = launch(
-            kernel,
-            inputs,
-            {},
-            threads=shape.threads(K.shape[0]),
-            block=shape.block,
-            in_out=("factor_io",),
+            kernel, inputs, outputs, threads=threads, block=shape.block, in_out=in_out
         )
         return factor
 
@@ -124,7 +138,7 @@ class StagedKernels:
         kernel = staged_admm_kernel(self._iteration_text, self.dtype, shape.registers)
         arrays = [factor, data.K, data.Q, data.U, R, data.S, data.size, data.cost]
         tables = [self._nodes, self._terms, jnp.asarray(numbers, dtype=self.dtype), begin.reshape(1)]
-        integers = [self.program.n_L, shape.lanes, limits.check_every, limits.span]
+        integers = [*self._static(shape), limits.check_every, limits.span]
         integers += [limits.max_iter, int(data.scaled)]
         changed = [state.X, state.status, state.iterations, state.report]
         tiles, n = state.X.shape[0], state.X.shape[1]

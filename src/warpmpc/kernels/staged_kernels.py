@@ -22,7 +22,7 @@ def staged_factor_kernel(generated: str, dtype: str, registers: int) -> wp.Kerne
 
     @wp.func_native(staged_factor_text(generated, dtype))
     def factor_problem(
-        K_in: real, todo_in: flags, n_L: int, lanes: int, thread: int, factor_io: real
+        K_in: real, todo_in: flags, n_L: int, prefetch: int, thread: int, factor_io: real
     ): ...
 
     @wp.kernel(module="unique", enable_backward=False, cuda_max_registers=registers)
@@ -31,12 +31,12 @@ def staged_factor_kernel(generated: str, dtype: str, registers: int) -> wp.Kerne
         K_in: real,
         todo_in: flags,
         n_L: wp.int32,
-        lanes: wp.int32,
+        prefetch: wp.int32,
         # In and out:
         factor_io: real,
     ):
         thread = wp.tid()
-        factor_problem(K_in, todo_in, n_L, lanes, thread, factor_io)
+        factor_problem(K_in, todo_in, n_L, prefetch, thread, factor_io)
 
     return staged_factor
 
@@ -69,7 +69,7 @@ def staged_admm_kernel(generated: str, dtype: str, registers: int) -> wp.Kernel:
         numbers_in: vector,
         begin_in: index,
         n_L: int,
-        lanes: int,
+        prefetch: int,
         check_every: int,
         span: int,
         max_iter: int,
@@ -99,7 +99,7 @@ def staged_admm_kernel(generated: str, dtype: str, registers: int) -> wp.Kernel:
         numbers_in: vector,
         begin_in: index,
         n_L: wp.int32,
-        lanes: wp.int32,
+        prefetch: wp.int32,
         check_every: wp.int32,
         span: wp.int32,
         max_iter: wp.int32,
@@ -128,7 +128,7 @@ def staged_admm_kernel(generated: str, dtype: str, registers: int) -> wp.Kernel:
             numbers_in,
             begin_in,
             n_L,
-            lanes,
+            prefetch,
             check_every,
             span,
             max_iter,

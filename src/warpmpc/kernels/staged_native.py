@@ -1,7 +1,7 @@
 """Native text around the generated stages of a QP: threads, the ADMM loop, the termination check.
 
-One thread per problem on CUDA; a warp may leave lanes idle (`lanes` < 32) so that small batches
-become more warps.  On the CPU one thread does a tile, a `Pack` is one number per problem, and what
+One thread per problem on CUDA, whose warp may ask the L2 cache for the next stage ahead of time.  On
+the CPU one thread does a tile, a `Pack` is one number per problem, and what
 belongs to problems that are done is kept by masks.
 """
 
@@ -17,10 +17,29 @@ typedef SCALAR Pack;
 #define LANE(pack) (pack)
 #define MIN(a, b) fmin(a, b)
 #define MAX(a, b) fmax(a, b)
-const int parts = 32 / lanes, inside = (int)(thread & 31);
-const size_t tile = (thread >> 5) / parts;
-const int lane = (int)((thread >> 5) % parts) * lanes + inside;
-if (tile >= (size_t)PER_TILE.shape[0] || inside >= lanes) return;
+const size_t tile = thread >> 5;
+const int lane = (int)(thread & 31);
+if (tile >= (size_t)PER_TILE.shape[0]) return;
+// A zero and a one that the compiler does not know.  With known ones it would merge stages and sweeps
+// and keep hundreds of numbers alive from one to the next, which only local memory can hold.
+Offset nothing = 0;
+int once = 1;
+asm volatile("" : "+l"(nothing), "+r"(once));
+#define FORGET asm volatile("" : "+l"(nothing));
+#define ONCE once
+// One thread asks for what its warp reads next; nobody waits.
+#if __CUDA_ARCH__ >= 900
+#define AHEAD(name, row, rows)                                                \
+    if (prefetch && lane == 0) {                                              \
+        const int from = (row) > 0 ? (row) : 0, last = ROWS_##name;           \
+        const int count = from + (rows) < last ? (rows) : last - from;        \
+        if (count > 0)                                                        \
+            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::      \
+                "l"(name + (Offset)from * 32), "r"(count * 32 * (int)sizeof(SCALAR))); \
+    }
+#else
+#define AHEAD(name, row, rows)
+#endif
 #else
 typedef SCALAR Pack __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR))));
 #define PACK_EACH(out, in, f) for (int _l = 0; _l < 32; ++_l) (out)[_l] = f((in)[_l])
@@ -29,13 +48,17 @@ typedef SCALAR Pack __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR)))
 #define LANE(pack) (pack)[l]
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
-const int parts = 32 / lanes, lane = 0;
-const size_t tile = thread / (32 * parts);
-if (tile >= (size_t)PER_TILE.shape[0] || thread % (32 * parts)) return;
+const int lane = 0;
+const size_t tile = thread / 32;
+if (tile >= (size_t)PER_TILE.shape[0] || thread % 32) return;
+const Offset nothing = 0;
+#define FORGET
+#define ONCE 1
+#define AHEAD(name, row, rows)
 #endif
 #define BASE(array) ((array).data + tile * (array).shape[1] * 32 + lane)
 #define AT(base, row) (*(Pack*)((base) + (row) * 32))
-#define AT_STAGE(name, row) auto* name##k = name + (Offset)(row) * 32;
+#define AT_STAGE(name, row) auto* name##k = name + (Offset)(row) * 32 + nothing;
 #define CLIP(v, lo, hi) MIN(MAX(v, lo), hi)
 #define ABS(a) MAX(a, -(a))
 """
@@ -45,6 +68,9 @@ _FACTOR = (
     + r"""
 #define INVERT(out, in) PACK_EACH(out, in, invert)
 if (!todo_in.data[tile]) return;
+#define ROWS_K K_in.shape[1]
+#define ROWS_L n_L
+#define ROWS_D (factor_io.shape[1] - n_L)
 auto eliminate = [&](const SCALAR* __restrict__ K, SCALAR* __restrict__ L, SCALAR* __restrict__ D) {
     GENERATED
 };
@@ -155,7 +181,7 @@ _CHECK = r"""
 
 _ADMM = (
     r"""
-#define OLD_S(v, lo, hi, i) (first ? (Pack)AT(Sk, i) : (Pack)CLIP(v, lo, hi))
+#define OLD_S(v, lo, hi, i) (first ? (Pack)GET(Sk, i) : (Pack)CLIP(v, lo, hi))
 #if defined(__CUDA_ARCH__)
 #define PUT_X(i, value) AT(Xk, i) = value
 #define MARK_DONE
@@ -165,6 +191,13 @@ typedef decltype(Pack() < Pack()) Mask;
 #define MARK_DONE for (int l = 0; l < 32; ++l) done[l] = status[l] == 1 ? 0 : -1;
 Mask done;
 #endif
+#define ROWS_L n_L
+#define ROWS_D n
+#define ROWS_X n
+#define ROWS_W n
+#define ROWS_Q n
+#define ROWS_U n
+#define ROWS_R n
 struct Node { int begin, split, end, is_row; };
 struct Term { int entry, node; };
 const Node* __restrict__ nodes = (const Node*)nodes_in.data;
