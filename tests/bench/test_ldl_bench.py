@@ -10,9 +10,9 @@ import pytest
 from matplotlib.image import imread
 
 from warpmpc._errors import ProblemError, SettingsError
-from warpmpc.bench import ldl, ldl_plot, ldl_report, ldl_variants
-from warpmpc.bench.baselines import BASELINES
+from warpmpc.bench import ldl, ldl_plot, ldl_report, ldl_variants, plot, runner, sweep
 from warpmpc.bench.ldl import BenchSettings, plan
+from warpmpc.bench.ldl_baselines import BASELINES
 from warpmpc.bench.ldl_case import Case
 from warpmpc.bench.record import append_row, read_rows
 from warpmpc.cli.main import main
@@ -27,8 +27,8 @@ TILED = {"full", "stage_order", "no_window", "no_levels", "no_segments"}
 @pytest.fixture(autouse=True)
 def small_copy(monkeypatch):
     """A quick measurement of the copy bandwidth."""
-    real = ldl.copy_bandwidth
-    monkeypatch.setattr(ldl, "copy_bandwidth", lambda: real(1 << 22))
+    real = runner.copy_bandwidth
+    monkeypatch.setattr(runner, "copy_bandwidth", lambda: real(1 << 22))
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_plot_has_ink_and_a_free_border(bench):
 
 def test_figure_draws_every_variant_and_the_roof(bench):
     _, rows, _ = bench
-    factor, solve = ldl_plot.figure_of(ldl_plot.latest(rows)).axes
+    factor, solve = ldl_plot.figure_of(plot.latest(rows)).axes
     names = list(ldl_variants.VARIANTS)
     for axes, name in ((factor, "factor"), (solve, "solve")):
         labels = [line.get_label().partition(":")[0] for line in axes.get_lines()]
@@ -144,7 +144,7 @@ def test_plot_shows_the_latest_correct_rows(bench, tmp_path):
     newer["factor"]["per_s"] = 1234.0
     wrong = {**newer, "correct": False, "batch": 99}
     other = {**newer, "device": "something else", "batch": 77}
-    shown = ldl_plot.latest([other, *rows, newer, wrong])
+    shown = plot.latest([other, *rows, newer, wrong])
     assert newer in shown
     assert not {77, 99} & {row["batch"] for row in shown}
     append_row(tmp_path / "wrong.jsonl", wrong)
@@ -197,7 +197,7 @@ def test_float64():
 
 
 def test_too_little_memory_is_a_row(monkeypatch):
-    monkeypatch.setattr(ldl, "device_memory_bytes", lambda: 10_000_000)
+    monkeypatch.setattr(runner, "device_memory_bytes", lambda: 10_000_000)
     settings = BenchSettings((2, 100_000), variants=("full",), repeats=1, baselines=False)
     small, large = ldl.run(settings)
     assert small["correct"]
@@ -241,12 +241,12 @@ def test_mistakes_are_one_line(capsys, tmp_path, arguments, message):
 
 
 def test_settings_choose_batches_by_device():
-    assert BenchSettings().sizes in ldl.DEFAULT_BATCHES.values()
+    assert BenchSettings().sizes in BenchSettings.default_batches.values()
     assert BenchSettings((40, 3, 40)).sizes == (3, 40)
     with pytest.raises(SettingsError, match="Nothing to measure"):
         BenchSettings(variants=(), baselines=False)
     # Small batches only for slow baselines, but at least one measurement of each.
     large = plan(BenchSettings((100_000,), variants=("full",)))
     assert [step.batch for step in large if step.solver == "dense"] == [
-        BASELINES["dense"].largest[ldl._platform()]
+        BASELINES["dense"].largest[sweep.platform()]
     ]

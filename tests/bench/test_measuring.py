@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from warpmpc._errors import ProblemError
-from warpmpc.bench import baselines, ldl_variants, record, timing
+from warpmpc.bench import baseline, ldl_baselines, ldl_variants, record, timing
 from warpmpc.bench.ldl_case import Case
 
 
@@ -137,20 +137,20 @@ def test_cudss_gets_the_right_system(monkeypatch):
     sparse.advanced = advanced
     monkeypatch.setitem(sys.modules, "nvmath", ModuleType("nvmath"))
     monkeypatch.setitem(sys.modules, "nvmath.sparse", sparse)
-    measured = baselines.measure_cudss(Case(2, "float32"), 1)
+    measured = ldl_baselines.measure_cudss(Case(2, "float32"), 1)
     assert measured.accuracy.correct
     assert measured.settings == {"backend": "cudss", "operands": "host"}
     assert set(measured.times) == {"factor", "solve"}
 
 
 def test_obstacles(monkeypatch):
-    monkeypatch.setattr(baselines, "find_spec", lambda name: None)
+    monkeypatch.setattr(baseline, "find_spec", lambda name: None)
     for name, package in (("qdldl", "qdldl"), ("cudss", "nvmath-python")):
-        assert baselines.BASELINES[name].obstacle() == f"package {package} is not installed"
-    monkeypatch.setattr(baselines, "find_spec", lambda name: name)
-    assert baselines.BASELINES["qdldl"].obstacle() is None
-    monkeypatch.setattr(baselines.jax, "default_backend", lambda: "cpu")
-    assert baselines.BASELINES["cudss"].obstacle() == "needs a CUDA device"
+        assert ldl_baselines.BASELINES[name].obstacle() == f"package {package} is not installed"
+    monkeypatch.setattr(baseline, "find_spec", lambda name: name)
+    assert ldl_baselines.BASELINES["qdldl"].obstacle() is None
+    monkeypatch.setattr(baseline.jax, "default_backend", lambda: "cpu")
+    assert ldl_baselines.BASELINES["cudss"].obstacle() == "needs a CUDA device"
 
 
 @pytest.mark.parametrize(("factor", "solve", "peak"), [(100, 80, 105), (100, 90, 110)])

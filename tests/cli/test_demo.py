@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 
 from warpmpc._types import FactorStatus
-from warpmpc.bench import baselines, ldl_demo
+from warpmpc.bench import baseline, ldl_demo
 from warpmpc.bench.ldl_demo import run_demo
 from warpmpc.cli.demo import format_demo
 from warpmpc.cli.main import main
@@ -70,7 +70,7 @@ def test_wrong_result_is_the_exit_code(monkeypatch, tmp_path, result, capsys):
 
 
 def test_demo_without_qdldl(monkeypatch):
-    monkeypatch.setattr(baselines, "find_spec", lambda name: None)
+    monkeypatch.setattr(baseline, "find_spec", lambda name: None)
     assert ldl_demo._qdldl_rates(40) is None
 
 

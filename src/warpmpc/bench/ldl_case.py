@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from warpmpc._types import FactorStatus
+from warpmpc.bench.checking import finite_max, rows_of, spread
 from warpmpc.systems import ldl_benchmark
 
 HOST_BATCH = 8192  # larger batches are drawn on the device
@@ -68,7 +69,7 @@ class Case:
     @cached_property
     def instances(self) -> np.ndarray:
         """Checked instances, spread over the batch."""
-        return np.unique(np.linspace(0, self.batch - 1, CHECKED).round().astype(int))
+        return spread(self.batch, CHECKED)
 
     @cached_property
     def matrices(self) -> list[sp.csc_matrix]:
@@ -86,7 +87,7 @@ class Case:
             return []
         import qdldl
 
-        chosen = np.unique(np.linspace(0, self.instances.size - 1, COMPARED).round().astype(int))
+        chosen = spread(self.instances.size, COMPARED)
         return [
             (at, qdldl.Solver(self.matrices[at], upper=True).solve(self._rhs_checked[at]))
             for at in chosen.tolist()
@@ -99,8 +100,8 @@ class Case:
         differences = [np.abs(found[at] - x).max() / np.abs(x).max() for at, x in self._reference]
         failed = 0 if status is None else int((jnp.asarray(status) != FactorStatus.OK).sum())
         return Accuracy(
-            _finite_max(residuals),
-            _finite_max(differences),
+            finite_max(residuals),
+            finite_max(differences),
             self.instances.size,
             failed,
             ACCURACY_LIMIT[self.dtype],
@@ -122,13 +123,3 @@ def relative_residuals(
         product = K @ found + K.T @ found - K.diagonal() * found
         residuals.append(float(np.abs(product - b).max() / np.abs(b).max()))
     return residuals
-
-
-def rows_of(array: Any, instances: np.ndarray) -> np.ndarray:
-    """Some rows of a device array, in float64 on the host."""
-    return np.asarray(array[instances]).astype(np.float64)
-
-
-def _finite_max(numbers: list[float]) -> float | None:
-    """The largest number; None if there is none or one is not finite, since JSON has no NaN."""
-    return float(max(numbers)) if numbers and np.isfinite(numbers).all() else None

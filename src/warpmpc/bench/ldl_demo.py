@@ -15,8 +15,9 @@ import numpy as np
 
 from warpmpc._errors import SettingsError
 from warpmpc._types import FactorStatus
-from warpmpc.bench.baselines import BASELINES, QDLDL_BATCH
-from warpmpc.bench.ldl_case import ACCURACY_LIMIT, Case, relative_residuals, rows_of, upper_matrices
+from warpmpc.bench.checking import rows_of
+from warpmpc.bench.ldl_baselines import BASELINES, QDLDL_BATCH
+from warpmpc.bench.ldl_case import ACCURACY_LIMIT, Case, relative_residuals, upper_matrices
 from warpmpc.bench.ldl_variants import build_solver
 from warpmpc.bench.timing import Timing, build, measure
 from warpmpc.qp.ldl_solver import LDLSolver

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from warpmpc.bench.ldl_demo import DemoResult
-from warpmpc.bench.ldl_report import rate
+from warpmpc.bench.report import rate
 from warpmpc.systems.patterns import ldl_benchmark
 from warpmpc.viz import style
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warpmpc.bench.record import Row
+from warpmpc.bench.report import left_out, percent, rate, roof_text, times, usable
 
 PAPER_SPEEDUP = {"factor": 167, "solve": 270}  # over one CPU core running QDLDL, as published
 
@@ -36,11 +37,6 @@ def line(row: Row) -> str:
     )
 
 
-def usable(rows: Sequence[Row]) -> list[Row]:
-    """Rows that were measured and are correct; summaries and plots show no others."""
-    return [row for row in rows if not row["skipped"] and row["correct"]]
-
-
 def summary(rows: Sequence[Row]) -> str:
     """What a run showed, in a few lines."""
     lines: list[str] = []
@@ -48,12 +44,7 @@ def summary(rows: Sequence[Row]) -> str:
     for dtype in dict.fromkeys(row["dtype"] for row in good if row["kind"] == "variant"):
         ours = [row for row in good if row["kind"] == "variant" and row["dtype"] == dtype]
         lines += [_best(ours, name, verb) for name, verb in _VERBS.items()]
-    counts = {
-        "skipped": sum(bool(row["skipped"]) for row in rows),
-        "wrong (left out)": sum(row["correct"] is False for row in rows),
-    }
-    lines += [f"{number} of {len(rows)} rows {what}" for what, number in counts.items() if number]
-    return "\n".join(lines)
+    return "\n".join(lines + left_out(rows))
 
 
 _VERBS = {"factor": "factorisations", "solve": "solves", "solve_tiles": "solves in tiles"}
@@ -66,27 +57,13 @@ def _best(rows: Sequence[Row], name: str, verb: str) -> str:
     row = max(measured, key=lambda row: row[name]["per_s"])
     timing = row[name]
     text = f"best {row['dtype']}: {rate(timing['per_s'])} {verb}/s ({row['solver']}, batch "
-    text += f"{row['batch']}), {timing['floor_fraction']:.0%} of the memory roof"
-    if timing["floor_fraction"] > 1:
-        text += " (the batch fits into a cache)"
+    text += f"{row['batch']}), {roof_text(timing['floor_fraction'])}"
     if timing["speedup_over_qdldl"] is not None:
         paper = PAPER_SPEEDUP[name.removesuffix("_tiles")]
         text += f", {timing['speedup_over_qdldl']:.3g} times one core of QDLDL (paper: {paper})"
     return text
 
 
-def rate(per_s: float) -> str:
-    """A rate with three digits and a prefix."""
-    for size, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if per_s >= size:
-            return f"{per_s / size:.3g}{prefix}"
-    return f"{per_s:.3g}  "
-
-
 def _timing(timing: Row) -> str:
     floor, speedup = timing["floor_fraction"], timing["speedup_over_qdldl"]
-    return (
-        f"{rate(timing['per_s']):>9}"
-        f"{'-' if floor is None else f'{floor:.1%}':>8}"
-        f"{'-' if speedup is None else f'{speedup:.3g}x':>9}"
-    )
+    return f"{rate(timing['per_s']):>9}{percent(floor):>8}{times(speedup):>9}"

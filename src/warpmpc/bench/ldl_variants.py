@@ -6,13 +6,13 @@ Add a line to `VARIANTS`; it is then measured, tabulated and plotted.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import cache
 
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.bench.ldl_case import Accuracy, Case
-from warpmpc.bench.timing import Program, Timing, build, measure
+from warpmpc.bench.ldl_case import Case
+from warpmpc.bench.timing import Measured, Program, build, measure
 from warpmpc.kernels.tiles import to_tiles
 from warpmpc.qp.kkt_solvers.base import LDLSettings
 from warpmpc.qp.ldl_solver import LDLSolver
@@ -45,27 +45,9 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What was measured for one row.
-
-    Attributes:
-        times: Timing of "factor" and "solve", and of the inner calls on tiles where there are any.
-        settings: What was run.
-        accuracy: Of the same run's solutions.
-        bytes_counted: Least traffic of one instance, by name of the timing; empty if not known.
-        memory: Most bytes that live at once in factor and solve, and bytes of the data themselves.
-    """
-
-    times: dict[str, Timing]
-    settings: dict[str, Any]
-    accuracy: Accuracy
-    bytes_counted: dict[str, int] = field(default_factory=dict)
-    memory: dict[str, int] | None = None
-
-
+@cache
 def build_solver(name: str, dtype: str) -> LDLSolver:
-    """The solver of a variant."""
+    """The solver of a variant, built once."""
     variant, structure = VARIANTS[name], ldl_benchmark()
     return LDLSolver(
         structure.K,

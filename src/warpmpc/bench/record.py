@@ -23,7 +23,8 @@ from warpmpc._errors import ProblemError
 COMMIT_VARIABLE = "WARPMPC_COMMIT"
 DIRTY_SUFFIX = "-dirty"
 PACKAGES = {"jax": "jax", "jaxlib": "jaxlib", "warp-lang": "warp", "warpmpc": "warpmpc",
-            "numpy": "numpy"}  # fmt: skip
+            "numpy": "numpy", "scipy": "scipy", "osqp": "osqp", "qdldl": "qdldl",
+            "jaxopt": "jaxopt", "mpax": "mpax", "qpax": "qpax"}  # fmt: skip
 Row = dict[str, Any]
 
 
@@ -37,6 +38,7 @@ def machine() -> Row:
         "dirty": dirty,
         "device": device.device_kind,
         "platform": device.platform,
+        "cores": len(os.sched_getaffinity(0)),
         "driver": _driver() if device.platform == "gpu" else None,
         "versions": {
             "python": platform.python_version(),
@@ -76,7 +78,7 @@ def read_rows(path: str | Path) -> list[Row]:
     """All rows of a JSONL file."""
     path = Path(path)
     if not path.is_file():
-        raise ProblemError(f"There is no file {path}; `warpmpc bench ldl --json {path}` writes it.")
+        raise ProblemError(f"There is no file {path}; `warpmpc bench` writes one.")
     rows: list[Row] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:

@@ -11,11 +11,13 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+
+from warpmpc._errors import SettingsError
 
 WINDOW_S = 0.02  # one timing lasts at least this long, if MAX_CALLS allow
 BUDGET_S = 0.6  # all repeats together; a slower call is timed once
@@ -40,6 +42,34 @@ class Timing:
     calls: int
     repeats: int
     first_call_s: float
+
+
+class Accuracy(Protocol):
+    """How well a batch was solved: a dataclass of its benchmark."""
+
+    @property
+    def correct(self) -> bool:
+        """Whether the row may be shown."""
+        ...
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured for one row.
+
+    Attributes:
+        times: Timing by name: "factor", "solve", ...
+        settings: What was run.
+        accuracy: Of the same run's solutions.
+        bytes_counted: Least traffic of one instance, by name of the timing; empty if not known.
+        memory: Most bytes that live at once, and bytes of the data themselves.
+    """
+
+    times: dict[str, Timing]
+    settings: dict[str, Any]
+    accuracy: Accuracy
+    bytes_counted: dict[str, int] = field(default_factory=dict)
+    memory: dict[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +148,18 @@ def copy_bandwidth(n_bytes: int | None = None) -> float:
 
     jax.block_until_ready(call())
     return 2 * n_bytes / measure(call).best_s
+
+
+def use_cores(count: int) -> None:
+    """Confines this process to its first CPU cores, threads that already run included."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if not 1 <= count <= len(allowed):
+        raise SettingsError(
+            f"This process may use 1 to {len(allowed)} CPU cores, not {count}; "
+            "`nproc` tells how many there are."
+        )
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), allowed[:count])
 
 
 def device_memory_bytes() -> int | None:

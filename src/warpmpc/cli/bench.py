@@ -1,91 +1,141 @@
-"""`warpmpc bench`: measurements of the solver on this machine, as table, JSONL and plot."""
+"""`warpmpc bench`: measurements of the solvers on this machine, as table, JSONL and plot.
+
+A benchmark is `bench/<name>.py` (`plan`, `run`), `bench/<name>_report.py` (`HEADER`, `line`,
+`summary`) and `bench/<name>_plot.py` (`plot_file`); add it to `BENCHMARKS` with its own options.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warpmpc._errors import SettingsError
 from warpmpc.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from warpmpc.bench.ldl import BenchSettings
     from warpmpc.bench.record import Row
+    from warpmpc.bench.sweep import Sweep
 
 HELP: str = "measure rates, accuracy and memory on this machine"
-JSON_FILE, PLOT_FILE = "ldl_bench.jsonl", "ldl_bench.png"
 WRONG_RESULT = 1
+
+
+class Benchmark(NamedTuple):
+    """One benchmark: what it says about itself, its options, and its settings from them."""
+
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    settings: Callable[[argparse.Namespace], Sweep]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("name", choices=["ldl"], help="ldl: batched factorisations and solves")
+    names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    for name, benchmark in BENCHMARKS.items():
+        one = names.add_parser(name, help=benchmark.help, description=benchmark.help)
+        _add_shared(one, name)
+        benchmark.add_arguments(one)
+
+
+def _add_shared(parser: argparse.ArgumentParser, name: str) -> None:
+    json_file, plot_file = f"{name}_bench.jsonl", f"{name}_bench.png"
     parser.add_argument("--batch", metavar="N,N,...", help="batch sizes (default: by device)")
     parser.add_argument("--dtype", metavar="NAME,...", default="float32", help="float32, float64")
-    parser.add_argument("--variants", metavar="NAME,...", help="of the engine (default: all)")
     parser.add_argument("--repeats", metavar="N", type=int, default=5, help="timings per median")
+    parser.add_argument("--cores", metavar="N", type=int, help="CPU cores to use (default: all)")
     parser.add_argument(
         "--baselines",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="also measure QDLDL on one core, dense JAX, and cuDSS where installed",
+        help="also measure other solvers, where they are installed",
     )
     parser.add_argument(
-        "--json", metavar="FILE", default=JSON_FILE, help="append rows to this file"
+        "--json", metavar="FILE", default=json_file, help="append rows to this file"
     )
-    parser.add_argument("--plot", metavar="FILE", help=f"PNG to write (default {PLOT_FILE})")
+    parser.add_argument("--plot", metavar="FILE", help=f"PNG to write (default {plot_file})")
+
+
+def _add_ldl(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--variants", metavar="NAME,...", help="of the engine (default: all)")
+
+
+def _add_qp(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--engines", metavar="NAME,...", help="of QPSolver (default: all)")
+    parser.add_argument("--horizon", metavar="N", type=int, default=40, help="of the MPC (40)")
+    parser.add_argument(
+        "--gradients",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also measure gradients by both methods",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures, printing and storing each row as it comes; exits 1 if a result was wrong."""
+    """Measures, printing and storing each row as it comes; exits 1 if our result was wrong."""
     import jax
 
+    if args.cores is not None:
+        from warpmpc.bench.timing import use_cores
+
+        use_cores(args.cores)
     if "float64" in args.dtype:
         jax.config.update("jax_enable_x64", True)
-    plot = _plot_file(args.plot)
-    rows = _measure(_settings(args), args.json)
+    plot = _plot_file(args.plot, f"{args.name}_bench.png")
+    ours = [row for row in _measure(args) if row["kind"] == "variant"]
     print(f"rows appended to {args.json}")
-    wrong = any(row["correct"] is False for row in rows)
-    if plot and any(row["correct"] and row["kind"] == "variant" for row in rows):
-        from warpmpc.bench.ldl_plot import plot_file
-
-        print(f"plot written to {plot_file(args.json, plot)}")
-    return WRONG_RESULT if wrong else 0
+    if plot and any(row["correct"] for row in ours):
+        drawing: Any = import_module(f"warpmpc.bench.{args.name}_plot")
+        print(f"plot written to {drawing.plot_file(args.json, plot)}")
+    return WRONG_RESULT if any(row["correct"] is False for row in ours) else 0
 
 
-def _measure(settings: BenchSettings, json_file: str) -> list[Row]:
-    from warpmpc.bench import ldl, ldl_report
+def _measure(args: argparse.Namespace) -> list[Row]:
     from warpmpc.bench.record import append_row
 
-    steps, rows = ldl.plan(settings), []
+    bench: Any = import_module(f"warpmpc.bench.{args.name}")
+    report: Any = import_module(f"warpmpc.bench.{args.name}_report")
+    settings = BENCHMARKS[args.name].settings(args)
+    steps, rows = bench.plan(settings), []
     progress = Progress(len(steps))
-    print(ldl_report.HEADER, flush=True)
-    measured = ldl.run(settings)
+    print(report.HEADER, flush=True)
+    measured = bench.run(settings)
     for done, step in enumerate(steps):
         progress.show(done, f"{step.solver}, batch {step.batch}, {step.dtype}")
         row = next(measured)
-        append_row(json_file, row)
+        append_row(args.json, row)
         rows.append(row)
         progress.clear()
-        print(ldl_report.line(row), flush=True)
-    print(f"\n{ldl_report.summary(rows)}")
+        print(report.line(row), flush=True)
+    print(f"\n{report.summary(rows)}")
     return rows
 
 
-def _settings(args: argparse.Namespace) -> BenchSettings:
+def _ldl_settings(args: argparse.Namespace) -> Sweep:
     from warpmpc.bench.ldl import BenchSettings
-    from warpmpc.bench.ldl_variants import VARIANTS
 
-    return BenchSettings(
-        batches=_numbers(args.batch) if args.batch is not None else None,
-        dtypes=_names(args.dtype),
-        variants=tuple(VARIANTS) if args.variants is None else _names(args.variants),
-        repeats=args.repeats,
-        baselines=args.baselines,
-    )
+    return BenchSettings(**_shared_settings(args, args.variants))
 
 
-def _plot_file(wanted: str | None) -> str | None:
+def _qp_settings(args: argparse.Namespace) -> Sweep:
+    from warpmpc.bench.qp import QPBenchSettings
+
+    shared = _shared_settings(args, args.engines)
+    return QPBenchSettings(**shared, gradients=args.gradients, horizon=args.horizon)
+
+
+def _shared_settings(args: argparse.Namespace, variants: str | None) -> dict[str, Any]:
+    return {
+        "batches": _numbers(args.batch) if args.batch is not None else None,
+        "dtypes": _names(args.dtype),
+        "variants": None if variants is None else _names(variants),
+        "repeats": args.repeats,
+        "baselines": args.baselines,
+    }
+
+
+def _plot_file(wanted: str | None, default: str) -> str | None:
     """Where the plot goes; a missing matplotlib matters only to who asked for a plot."""
     from importlib.util import find_spec
 
@@ -96,7 +146,7 @@ def _plot_file(wanted: str | None) -> str | None:
     elif find_spec("matplotlib") is None:
         print("no plot: matplotlib is not installed (`pip install 'warpmpc[viz]'`)")
         return None
-    return wanted or PLOT_FILE
+    return wanted or default
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -108,3 +158,9 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(name) for name in _names(text))
     except ValueError:
         raise SettingsError(f"--batch takes whole numbers like 512,2048, got {text!r}.") from None
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "ldl": Benchmark("batched factorisations and solves", _add_ldl, _ldl_settings),
+    "qp": Benchmark("batched QPs of a linear MPC, and their gradients", _add_qp, _qp_settings),
+}

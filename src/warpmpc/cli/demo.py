@@ -73,7 +73,7 @@ def _status_text(result: DemoResult) -> str:
 
 
 def _rate_text(result: DemoResult, name: str) -> str:
-    from warpmpc.bench.ldl_report import rate
+    from warpmpc.bench.report import rate
 
     seconds = result.times[name].median_s
     each = seconds / result.batch

@@ -6,41 +6,20 @@ Add an entry to `BASELINES`.  A baseline that cannot run says why; that becomes 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-import jax
 import numpy as np
 import scipy.sparse as sp
 
+from warpmpc.bench.baseline import Baseline, needs
 from warpmpc.bench.ldl_case import Case, upper_matrices
-from warpmpc.bench.ldl_variants import Measured, measure_solver
-from warpmpc.bench.timing import measure
+from warpmpc.bench.ldl_variants import measure_solver
+from warpmpc.bench.timing import Measured, measure
 from warpmpc.qp.ldl_solver import LDLSolver
 from warpmpc.systems.ldl_benchmark import nominal
 
 QDLDL_BATCH = 512
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """A solver to compare with.
-
-    Attributes:
-        label: How it is called in a legend.
-        measure: Runs it on a batch with a number of repeats.
-        obstacle: Why it cannot run here; None if it can.
-        largest: Largest batch worth measuring, by JAX platform.
-        bytes_wanted: Memory for one instance of the given item size.
-    """
-
-    label: str
-    measure: Callable[[Case, int], Measured]
-    obstacle: Callable[[], str | None]
-    largest: dict[str, int]
-    bytes_wanted: Callable[[int], int]
 
 
 def measure_qdldl(case: Case, repeats: int) -> Measured:
@@ -124,38 +103,28 @@ def _cudss_operands(case: Case, *, on_device: bool) -> tuple[list[Any], list[Any
     return rows, list(cp.asarray(rhs))
 
 
-def _needs(module: str, package: str, *, cuda: bool = False) -> Callable[[], str | None]:
-    def obstacle() -> str | None:
-        if find_spec(module) is None:
-            return f"package {package} is not installed"
-        if cuda and jax.default_backend() != "gpu":
-            return "needs a CUDA device"
-        return None
-
-    return obstacle
-
-
 _DENSE_COPIES = 5  # the matrix while it is filled and mirrored, its factor, a working copy
 _FACTOR_SIZE = 12 * nominal().nnz  # generous: values, indices and factor of one instance
 BASELINES: dict[str, Baseline] = {
     "qdldl": Baseline(
         "QDLDL, one CPU core",
         measure_qdldl,
-        _needs("qdldl", "qdldl"),
+        needs("qdldl", "qdldl"),
         {"gpu": QDLDL_BATCH, "cpu": QDLDL_BATCH},
         lambda itemsize: 8 * _FACTOR_SIZE,
+        on_host=True,
     ),
     "dense": Baseline(
         "dense LU in JAX",
         measure_dense,
-        _needs("jax", "jax"),
+        needs("jax", "jax"),
         {"gpu": 128, "cpu": 8},
         lambda itemsize: _DENSE_COPIES * itemsize * nominal().shape[0] ** 2,
     ),
     "cudss": Baseline(
         "cuDSS",
         measure_cudss,
-        _needs("nvmath", "nvmath-python", cuda=True),
+        needs("nvmath", "nvmath-python", cuda=True),
         {"gpu": 2048, "cpu": 2048},
         lambda itemsize: itemsize * _FACTOR_SIZE,
     ),
