@@ -78,7 +78,8 @@ def solve_all(case: Case, warps: int, *, level_scheduling: bool) -> dict[str, fl
     K, rhs = wp.array(case.values.astype(case.dtype)), wp.array(case.rhs.astype(case.dtype))
     scale = wp.array(np.ones(case.pattern.nnz, dtype=case.dtype))
     factor = case.array((TILES, case.n_factor, 32))
-    inputs = [K, scale, *on_device(factor_tables(schedule)), warps]
+    everything = wp.array(np.ones(TILES * 32, dtype=np.int32))
+    inputs = [K, everything, scale, *on_device(factor_tables(schedule)), warps]
     kernel = factor_kernel(case.dtype, tiled=True, registers=64)
     wp.launch(kernel, threads, inputs=inputs, outputs=[factor], block_dim=block)
     by_tables, by_window = case.array(case.rhs.shape), case.array(case.rhs.shape)
@@ -107,7 +108,8 @@ def solve_batch_first(case: Case) -> float:
     )
     scale = wp.array(np.ones(case.pattern.nnz, dtype=case.dtype))
     factor, x = case.array((TILES * 32, case.n_factor)), case.array((TILES * 32, case.n))
-    inputs = [K, scale, *on_device(factor_tables(schedule)), 1]
+    everything = wp.array(np.ones(TILES * 32, dtype=np.int32))
+    inputs = [K, everything, scale, *on_device(factor_tables(schedule)), 1]
     kernel = factor_kernel(case.dtype, tiled=False, registers=64)
     wp.launch(kernel, threads, inputs=inputs, outputs=[factor], block_dim=block)
     inputs = [factor, rhs, *on_device(solve_tables(schedule)), 1]

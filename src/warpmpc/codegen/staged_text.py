@@ -1,7 +1,7 @@
 """Straight-line native text of a `StageProgram`: elimination, forward and backward solve by stages.
 
-One thread walks the stages of one problem (of a tile on the CPU) with the working numbers of a stage
-in local variables.  The text uses these names, which the kernel around it defines:
+One thread walks the stages of one problem (on the CPU: of a tile) with the working numbers of a
+stage in local variables.  The text uses these names, which the kernel around it defines:
 
     Pack            what a thread holds of one row: a number, or one number per problem
     K, L, D, X, W, Q, U, R    arrays in program order; `GET` reads one that no one writes
@@ -9,7 +9,8 @@ in local variables.  The text uses these names, which the kernel around it defin
     AHEAD(L, row, rows)       these rows are needed next
     ONCE                      1, but the compiler does not know
     FORGET                    a sweep begins: nothing read before it is worth keeping
-    INVERT(out, in), CLIP(v, lower, upper), OLD_S(v, lower, upper, row), PUT_X(row, value), OMEGA, SIGMA
+    INVERT(out, in), CLIP(v, lower, upper), OLD_S(v, lower, upper, row), NEXT_V(v, s, step),
+    PUT(array, row, value), OMEGA, SIGMA
 
 Local variables: ``w3`` is node 3 of the stage, ``f2`` what crosses the boundary through slot 2,
 ``d3`` and ``a3_5`` the diagonal and an entry of column 3 that is being eliminated, ``c4_2`` what
@@ -150,7 +151,7 @@ def _eliminate_stage(template: StageTemplate, program: StageProgram) -> list[str
 
 
 def _forward_stage(template: StageTemplate, program: StageProgram) -> list[str]:
-    """w = L^-1 rhs of one stage; leaves W = w / pivot except where the update can do without."""
+    """Forward solve of one stage; leaves it over its pivots in W, but for leaves."""
     lines, into, out = [], _incoming(template), _outgoing(template)
     for i in range(template.n_nodes):
         start = f"AT(Wk, {i})" if template.is_row[i] else f"SIGMA * AT(Xk, {i}) - GET(Qk, {i})"
@@ -211,13 +212,13 @@ def _backward_stage(template: StageTemplate, program: StageProgram) -> list[str]
 def _update(template: StageTemplate, i: int) -> str:
     """The v-form: see `qp.admm`.  A leaf's multiplier is -rho (rhs) minus the sum above."""
     if not template.is_row[i]:
-        return f"PUT_X({i}, OMEGA * w{i} + (1 - OMEGA) * AT(Xk, {i}));"
+        return f"PUT(Xk, {i}, OMEGA * w{i} + (1 - OMEGA) * AT(Xk, {i}));"
     step = f"GET(Rk, {i}) * w{i}"
     if template.is_leaf(i):
         step += " + v - 2 * s"
     return (
         f"{{ const Pack lo = GET(Qk, {i}), hi = GET(Uk, {i}), v = AT(Xk, {i}); "
         f"const Pack s = OLD_S(v, lo, hi, {i}); "
-        f"const Pack v_next = s + (1 - OMEGA) * (v - s) + OMEGA * ({step}); "
-        f"PUT_X({i}, v_next); AT(Wk, {i}) = 2 * CLIP(v_next, lo, hi) - v_next; }}"
+        f"const Pack v_next = NEXT_V(v, s, {step}); "
+        f"PUT(Xk, {i}, v_next); AT(Wk, {i}) = 2 * CLIP(v_next, lo, hi) - v_next; }}"
     )

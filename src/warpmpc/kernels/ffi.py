@@ -19,7 +19,10 @@ Shape = tuple[int, ...]
 if wp.config.log_level == wp.LOG_INFO:
     wp.config.log_level = wp.LOG_WARNING
 
+# Without a CUDA device the numbers of an H200, so that the same kernels are built for the CPU.
 _HOPPER_SHARED_MEMORY = 227 * 1024
+_HOPPER_MULTIPROCESSORS = 132
+_HOPPER_L2 = 60 * 2**20
 
 
 @cache
@@ -90,3 +93,15 @@ def shared_memory_limit() -> int:
     if jax.default_backend() != "gpu":
         return _HOPPER_SHARED_MEMORY
     return int(_default_cuda_device().max_shared_memory_per_block)
+
+
+def multiprocessors() -> int:
+    """Multiprocessors of the default device."""
+    if jax.default_backend() != "gpu":
+        return _HOPPER_MULTIPROCESSORS
+    return int(_default_cuda_device().sm_count)
+
+
+def l2_bytes() -> int:
+    """Size of the L2 cache: an H200's, because neither Warp nor JAX tells."""
+    return _HOPPER_L2

@@ -59,6 +59,18 @@ class LaunchShape:
 
 
 DEFAULT_SHAPE = LaunchShape()
+# Measured on an H200: with fewer warps in all than this the device idles, with more they evict each
+# other's data; and these register limits leave room for them.
+_WARPS_WANTED = 4096
+_REGISTERS = {"float32": 64, "float64": 128}
+
+
+def launch_shape(tiles: int, dtype: str, *, warps: int | None = None) -> LaunchShape:
+    """Shape for level-scheduled kernels on tiles, or with as many warps per tile as given."""
+    if warps is None:
+        per_tile = max(_WARPS_WANTED // tiles, 1)
+        warps = min(max(1 << (per_tile.bit_length() - 1), 2), 16)
+    return LaunchShape(warps, registers=_REGISTERS[dtype])
 
 
 class TableLDL:
@@ -110,15 +122,38 @@ class TableLDL:
 
     def factor(self, K: jax.Array, shape: LaunchShape = DEFAULT_SHAPE) -> jax.Array:
         """Factor of every problem: entries of L, then inverse pivots in the caller's order."""
-        kernel = factor_kernel(self.dtype, tiled=self.tiled, registers=shape.register_limit)
 
         def call(K: jax.Array) -> tuple[jax.Array, ...]:
-            inputs = [K, *self._factor_tables, shape.warps]
-            outputs = {"factor_out": self._like(K, self.n_factor)}
-            threads, block = shape.threads(K.shape[0], tiled=self.tiled)
-            return launch(kernel, inputs, outputs, threads=threads, block=block)
+            everything = jnp.ones(K.shape[0], dtype=jnp.int32)
+            outputs = {"factor_io": self._like(K, self.n_factor)}
+            return self._factor(K, everything, [], outputs, shape)
 
         return fold_vmap(call)(K)[0]
+
+    def refactor(
+        self, factor: jax.Array, K: jax.Array, todo: jax.Array, shape: LaunchShape = DEFAULT_SHAPE
+    ) -> jax.Array:
+        """New factors of the tiles marked in `todo`; other tiles keep theirs."""
+        return self._factor(K, todo, [factor], {}, shape)[0]
+
+    def _factor(
+        self,
+        K: jax.Array,
+        todo: jax.Array,
+        factor: list[jax.Array],
+        outputs: dict[str, tuple[int, ...]],
+        shape: LaunchShape,
+    ) -> tuple[jax.Array, ...]:
+        kernel = factor_kernel(self.dtype, tiled=self.tiled, registers=shape.register_limit)
+        threads, block = shape.threads(K.shape[0], tiled=self.tiled)
+        return launch(
+            kernel,
+            [K, todo, *self._factor_tables, shape.warps, *factor],
+            outputs,
+            threads=threads,
+            block=block,
+            in_out=("factor_io",) if factor else (),
+        )
 
     def solve(
         self, factor: jax.Array, rhs: jax.Array, shape: LaunchShape = DEFAULT_SHAPE

@@ -13,20 +13,24 @@ from warpmpc.kernels.ldl_window_native import WINDOW_SOLVE
 from warpmpc.symbolic.window import CHUNK
 
 LEAD = 2  # chunks of the factor in flight per warp, beside the one in use
-_SCALARS = {"float32": wp.float32, "float64": wp.float64}
+SCALARS = {"float32": wp.float32, "float64": wp.float64}
 _WARPS_PER_SM = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22, 24)
 
 
 @cache
 def factor_kernel(dtype: str, *, tiled: bool, registers: int) -> wp.Kernel:
-    """Kernel that factorises every problem; see `FACTOR`."""
-    real = wp.array3d(dtype=_SCALARS[dtype]) if tiled else wp.array2d(dtype=_SCALARS[dtype])
+    """Kernel that factorises the problems of the tiles marked in `todo_in`; see `FACTOR`.
+
+    Batch-first problems are factorised whatever it says.
+    """
+    real = wp.array3d(dtype=SCALARS[dtype]) if tiled else wp.array2d(dtype=SCALARS[dtype])
     table, index = wp.array2d(dtype=wp.int32), wp.array1d(dtype=wp.int32)
-    vector = wp.array1d(dtype=_SCALARS[dtype])
+    vector = wp.array1d(dtype=SCALARS[dtype])
 
     @wp.func_native(specialise(FACTOR, dtype, tiled=tiled))
     def factor_problem(
         K_in: real,
+        todo_in: index,
         scale_in: vector,
         segments_in: table,
         columns_in: table,
@@ -36,13 +40,14 @@ def factor_kernel(dtype: str, *, tiled: bool, registers: int) -> wp.Kernel:
         pairs_in: table,
         warps: wp.int32,
         thread: wp.int32,
-        factor_out: real,
+        factor_io: real,
     ): ...
 
     @wp.kernel(module="unique", enable_backward=False, cuda_max_registers=registers)
     def factor(
         # In:
         K_in: real,
+        todo_in: index,
         scale_in: vector,
         segments_in: table,
         columns_in: table,
@@ -51,12 +56,13 @@ def factor_kernel(dtype: str, *, tiled: bool, registers: int) -> wp.Kernel:
         rows_in: table,
         pairs_in: table,
         warps: wp.int32,
-        # Out:
-        factor_out: real,
+        # Out, or in and out:
+        factor_io: real,
     ):
         thread = wp.tid()
         factor_problem(
             K_in,
+            todo_in,
             scale_in,
             segments_in,
             columns_in,
@@ -66,7 +72,7 @@ def factor_kernel(dtype: str, *, tiled: bool, registers: int) -> wp.Kernel:
             pairs_in,
             warps,
             thread,
-            factor_out,
+            factor_io,
         )
 
     return factor
@@ -75,7 +81,7 @@ def factor_kernel(dtype: str, *, tiled: bool, registers: int) -> wp.Kernel:
 @cache
 def solve_kernel(dtype: str, *, tiled: bool, registers: int) -> wp.Kernel:
     """Kernel that solves by tables, unknowns in device memory; see `SOLVE`."""
-    real = wp.array3d(dtype=_SCALARS[dtype]) if tiled else wp.array2d(dtype=_SCALARS[dtype])
+    real = wp.array3d(dtype=SCALARS[dtype]) if tiled else wp.array2d(dtype=SCALARS[dtype])
     table, index = wp.array2d(dtype=wp.int32), wp.array1d(dtype=wp.int32)
 
     @wp.func_native(specialise(SOLVE, dtype, tiled=tiled))
@@ -134,7 +140,7 @@ def window_kernel(dtype: str, *, scratch: int) -> wp.Kernel:
         dtype: "float32" or "float64".
         scratch: Numbers of shared memory per warp, from `window_scratch`.
     """
-    scalar = _SCALARS[dtype]
+    scalar = SCALARS[dtype]
     real = wp.array3d(dtype=scalar)
     table, index = wp.array2d(dtype=wp.int32), wp.array1d(dtype=wp.int32)
 

@@ -91,14 +91,17 @@ auto invert = [](SCALAR d) -> SCALAR {
 
 FACTOR = (
     r"""
-#define PER_TILE factor_out
+#define PER_TILE factor_io
 """
     + PREAMBLE
     + DOT
     + r"""
+#if ROW == 32
+if (!todo_in.data[tile]) return;
+#endif
 const SCALAR* __restrict__ K = BASE(K_in);
-SCALAR* L = BASE(factor_out);
-SCALAR* D_inv = L + (factor_out.shape[1] - columns_in.shape[0]) * ROW;
+SCALAR* L = BASE(factor_io);
+SCALAR* D_inv = L + (factor_io.shape[1] - columns_in.shape[0]) * ROW;
 OPAQUE(L);
 OPAQUE(D_inv);
 const Pair* __restrict__ row_table = (const Pair*)rows_in.data;
@@ -234,16 +237,18 @@ SWEEP(backward_segments_in, backward_table_in, backward_node_in, FROM_PIVOT)
 )
 
 
+SCALARS = {
+    "float32": {"SCALAR": "float", "TINY": "1.17549435e-38f", "PTX": '"f32"', "REG": '"f"'},
+    "float64": {
+        "SCALAR": "double",
+        "TINY": "2.2250738585072014e-308",
+        "PTX": '"f64"',
+        "REG": '"d"',
+    },
+}
+
+
 def specialise(text: str, dtype: str, *, tiled: bool, **constants: int) -> str:
     """Binds a kernel text to a dtype, a layout and further constants."""
-    by_dtype = {
-        "float32": {"SCALAR": "float", "TINY": "1.17549435e-38f", "PTX": '"f32"', "REG": '"f"'},
-        "float64": {
-            "SCALAR": "double",
-            "TINY": "2.2250738585072014e-308",
-            "PTX": '"f64"',
-            "REG": '"d"',
-        },
-    }
-    values = {**by_dtype[dtype], "ROW": 32 if tiled else 1, **constants}
+    values = {**SCALARS[dtype], "ROW": 32 if tiled else 1, **constants}
     return "".join(f"#define {name} {value}\n" for name, value in values.items()) + text

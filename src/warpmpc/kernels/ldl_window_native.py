@@ -3,24 +3,29 @@
 One thread per problem on CUDA; a ring in shared memory receives rows of the factor by asynchronous
 copies that run LEAD chunks ahead of their use, a second ring the right-hand sides.  The 32 threads of
 a warp copy together and compute each on its own problem.  The CPU walks the same stream without rings.
+
+The sweeps serve more than one kernel.  Macros say what is special:
+
+    FORWARD_START, BACKWARD_START    array (this thread's lane) that a sweep starts from
+    BEGIN_ITEM(u)                    node u is begun: whatever its end needs may be fetched
+    END_ITEM(u, slot, acc, pivot)    its value is acc; `sweep` is 0 forward, 1 backward
+    SLOT(slot)                       its place in the window
+    PLAIN_START_FORWARD(u), PLAIN_END_FORWARD(u, acc, pivot) and so on: the same on the CPU
 """
 
 from warpmpc.kernels.ldl_native import PREAMBLE
 
-_STREAMED = r"""
+WINDOW_SETUP = r"""
 #define RING (LEAD + 1)
 #define ITEM_RING (LEAD + 2)
 #define LINE (32u * (unsigned)sizeof(SCALAR))  // bytes of one row of a tile
 #define LANES_PER_ROW (LINE / 16)               // a copy moves 16 bytes per lane
 #define ROWS_PER_COPY (32 / LANES_PER_ROW)
 #define COPIES (CHUNK / ROWS_PER_COPY)
-const int lane = inside & 31;
 const unsigned my_row = lane / LANES_PER_ROW, my_part = lane % LANES_PER_ROW;
-SCALAR* x = BASE(x_out);
 // Where this lane copies from, and (below) to.
-const char* F = (const char*)(BASE(factor_in) - lane) + my_part * 16;
-const char* rhs = (const char*)(BASE(rhs_in) - lane) + my_part * 16;
-const char* x_back = (const char*)(x - lane) + my_part * 16;
+#define COPY_FROM(array) ((const char*)((array) - lane) + my_part * 16)
+const char* F = COPY_FROM(BASE(factor_in));
 const unsigned my_place = my_row * LINE + my_part * 16;
 // Byte addresses in shared memory: this thread's lane of factor, start values and window; then
 // what all lanes share, the slots of each step and the node and slot of each item.
@@ -32,7 +37,6 @@ const unsigned lists = window - lane * (unsigned)sizeof(SCALAR) + (zero + 2) * L
 const unsigned entries = lists + RING * CHUNK * 4;
 // Opaque to the compiler, so that an address is one multiply-add away from its base.
 asm("" : "+l"(F));
-asm("" : "+l"(x));
 
 #define FETCH(to, from)                                                       \
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from))
@@ -43,7 +47,9 @@ asm("" : "+l"(x));
 for (int v = 0; v < RING * CHUNK; ++v) STORE(ring + v * LINE, (SCALAR)0);
 STORE(window + zero * LINE, (SCALAR)0);
 __syncwarp();
+"""
 
+WINDOW_SWEEPS = r"""
 for (int sweep = 0; sweep < 2; ++sweep) {
     const int* __restrict__ segments = sweep ? backward_segments_in.data : forward_segments_in.data;
     const int* __restrict__ items = sweep ? backward_items_in.data : forward_items_in.data;
@@ -52,8 +58,7 @@ for (int sweep = 0; sweep < 2; ++sweep) {
     const int* __restrict__ brings = sweep ? backward_brings_in.data : forward_brings_in.data;
     const int n_segments = sweep ? backward_segments_in.shape[0] : forward_segments_in.shape[0];
     const int n_chunks = sweep ? backward_rows_in.shape[0] : forward_rows_in.shape[0];
-    // Forward starts from the right-hand side, backward from what forward left in the output.
-    const char* start = sweep ? x_back : rhs;
+    const char* start = COPY_FROM(sweep ? BACKWARD_START : FORWARD_START);
     asm("" : "+l"(start));
 
     // What the next fetch needs is read one fetch ahead, by each lane for the rows it copies.
@@ -146,6 +151,7 @@ for (int sweep = 0; sweep < 2; ++sweep) {
             entry += 8;                                                       \
             if (entry == entries + ITEM_RING * CHUNK * 8) { value = values; entry = entries; } \
             const SCALAR pivot = f_next[0];                                   \
+            BEGIN_ITEM(u)                                                     \
             for (int b = 0; b < batches; ++b) {                               \
                 _Pragma("unroll") for (int v = 0; v < U; ++v) {               \
                     f[v] = f_next[v];                                         \
@@ -154,8 +160,8 @@ for (int sweep = 0; sweep < 2; ++sweep) {
                 if (--left) TAKE(U)                                           \
                 _Pragma("unroll") for (int v = 0; v < U; ++v) acc -= f[v] * w[v]; \
             }                                                                 \
-            STORE(window + slot * LINE, acc);                                 \
-            x[(ptrdiff_t)u * 32] = sweep ? acc : acc * pivot;                 \
+            STORE(window + SLOT(slot) * LINE, acc);                           \
+            END_ITEM(u, slot, acc, pivot)                                     \
         }                                                                     \
     }
     for (int s = 0; s < n_segments; ++s) {
@@ -174,40 +180,62 @@ for (int sweep = 0; sweep < 2; ++sweep) {
 }
 """
 
-_PLAIN = r"""
+PLAIN_SETUP = r"""
 SCALAR* F = BASE(factor_in);
-const SCALAR* __restrict__ rhs = BASE(rhs_in);
-SCALAR* x = BASE(x_out);
 SCALAR* window = scratch.data.ptr;
 AT(window, zero) = (Pack)0;
-#define SWEEP(segments_in, items_in, rows_in, slots_in, START, FINISH)        \
+#define SWEEP(segments_in, items_in, rows_in, slots_in, START, END)           \
     {                                                                         \
         int item = 0;                                                         \
         for (int s = 0; s < (segments_in).shape[0]; ++s) {                    \
             const int* seg = (segments_in).data + s * 3;                      \
             for (int k = 0; k < seg[0]; ++k, ++item) {                        \
                 const int* row = (rows_in).data + seg[2] + k * seg[1];        \
-                const int* slot = (slots_in).data + seg[2] + k * seg[1];      \
+                const int* slots = (slots_in).data + seg[2] + k * seg[1];     \
                 const int u = (items_in).data[2 * item];                      \
+                const int slot = (items_in).data[2 * item + 1];               \
                 Pack acc = START;                                             \
                 for (int t = 0; t < seg[1]; ++t)                              \
-                    if (row[t] >= 0) acc -= AT(F, row[t]) * AT(window, slot[t]); \
-                AT(window, (items_in).data[2 * item + 1]) = acc;              \
-                AT(x, u) = FINISH;                                            \
+                    if (row[t] >= 0) acc -= AT(F, row[t]) * AT(window, slots[t]); \
+                AT(window, SLOT(slot)) = acc;                                 \
+                END;                                                          \
             }                                                                 \
         }                                                                     \
     }
+"""
+
+PLAIN_SWEEPS = r"""
 SWEEP(forward_segments_in, forward_items_in, forward_rows_in, forward_slots_in,
-      AT_CONST(rhs, u), acc * AT(F, row[0]))
-SWEEP(backward_segments_in, backward_items_in, backward_rows_in, backward_slots_in, AT(x, u), acc)
+      PLAIN_START_FORWARD(u), PLAIN_END_FORWARD(u, acc, AT(F, row[0])))
+SWEEP(backward_segments_in, backward_items_in, backward_rows_in, backward_slots_in,
+      PLAIN_START_BACKWARD(u), PLAIN_END_BACKWARD(u, slot, acc))
+"""
+
+_SOLVE = r"""
+SCALAR* x = BASE(x_out);
+SCALAR* rhs = BASE(rhs_in);
+#define SLOT(slot) (slot)
+#define FORWARD_START rhs
+#define BACKWARD_START x  // what the forward sweep left in the output
+#define BEGIN_ITEM(u)
+#define END_ITEM(u, slot, acc, pivot) x[(ptrdiff_t)(u) * 32] = sweep ? acc : acc * pivot;
+#define PLAIN_START_FORWARD(u) AT_CONST(rhs, u)
+#define PLAIN_START_BACKWARD(u) AT(x, u)
+#define PLAIN_END_FORWARD(u, acc, pivot) AT(x, u) = acc * pivot
+#define PLAIN_END_BACKWARD(u, slot, acc) AT(x, u) = acc
+#if ON_CUDA && ROW == 32
+asm("" : "+l"(x));
+const int lane = inside & 31;
 """
 
 WINDOW_SOLVE = (
     "#define PER_TILE factor_in\n#define CHUNK 8\nint warps = 1;\n"
     + PREAMBLE
-    + "#if ON_CUDA && ROW == 32\n"
-    + _STREAMED
+    + _SOLVE
+    + WINDOW_SETUP
+    + WINDOW_SWEEPS
     + "#else\n"
-    + _PLAIN
+    + PLAIN_SETUP
+    + PLAIN_SWEEPS
     + "#endif\n"
 )

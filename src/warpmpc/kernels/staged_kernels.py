@@ -4,9 +4,8 @@ from functools import cache
 
 import warp as wp
 
+from warpmpc.kernels.ldl_kernels import SCALARS
 from warpmpc.kernels.staged_native import staged_admm_text, staged_factor_text
-
-_SCALARS = {"float32": wp.float32, "float64": wp.float64}
 
 
 @cache
@@ -18,7 +17,7 @@ def staged_factor_kernel(generated: str, dtype: str, registers: int) -> wp.Kerne
         dtype: "float32" or "float64".
         registers: Most registers per thread.
     """
-    real, flags = wp.array3d(dtype=_SCALARS[dtype]), wp.array1d(dtype=wp.int32)
+    real, flags = wp.array3d(dtype=SCALARS[dtype]), wp.array1d(dtype=wp.int32)
 
     @wp.func_native(staged_factor_text(generated, dtype))
     def factor_problem(
@@ -50,9 +49,13 @@ def staged_admm_kernel(generated: str, dtype: str, registers: int) -> wp.Kernel:
         dtype: "float32" or "float64".
         registers: Most registers per thread.
     """
-    scalar = _SCALARS[dtype]
+    scalar = SCALARS[dtype]
     real, whole = wp.array3d(dtype=scalar), wp.array3d(dtype=wp.int32)
-    table, vector, index = wp.array2d(dtype=wp.int32), wp.array1d(dtype=scalar), wp.array1d(dtype=int)
+    table, vector, index = (
+        wp.array2d(dtype=wp.int32),
+        wp.array1d(dtype=scalar),
+        wp.array1d(dtype=int),
+    )
 
     @wp.func_native(staged_admm_text(generated, dtype))
     def iterate_problem(

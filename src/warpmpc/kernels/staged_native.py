@@ -1,11 +1,20 @@
-"""Native text around the generated stages of a QP: threads, the ADMM loop, the termination check.
+"""Native text of the kernels of a QP: threads, the ADMM loop, the termination check.
+
+The linear solves inside are either generated stages (`codegen.staged_text`) or the windowed sweeps
+of `ldl_window_native`; both end with the update of the ADMM iteration.
 
 One thread per problem on CUDA, whose warp may ask the L2 cache for the next stage ahead of time.  On
 the CPU one thread does a tile, a `Pack` is one number per problem, and what
 belongs to problems that are done is kept by masks.
 """
 
-from warpmpc.kernels.ldl_native import INVERT_PIVOT
+from warpmpc.kernels.ldl_native import INVERT_PIVOT, SCALARS
+from warpmpc.kernels.ldl_window_native import (
+    PLAIN_SETUP,
+    PLAIN_SWEEPS,
+    WINDOW_SETUP,
+    WINDOW_SWEEPS,
+)
 
 _PREAMBLE = r"""
 typedef long long Offset;
@@ -170,7 +179,7 @@ _CHECK = r"""
         report[96 + l] = LANE(dual_scale);
         report[128 + l] = LANE(objective);
     }
-    if (!running) break;
+    if (!ANYONE(running)) break;
     MARK_DONE
     for (int i = 0; i < n; ++i)
         if (nodes[i].is_row) {
@@ -182,14 +191,23 @@ _CHECK = r"""
 _ADMM = (
     r"""
 #define OLD_S(v, lo, hi, i) (first ? (Pack)GET(Sk, i) : (Pack)CLIP(v, lo, hi))
-#if defined(__CUDA_ARCH__)
-#define PUT_X(i, value) AT(Xk, i) = value
+#define NEXT_V(v, s, step) ((s) + (1 - OMEGA) * ((v) - (s)) + OMEGA * (step))
+// Problems that are done keep their x and v.  Threads that work alone leave; lanes that work together
+// stay until the last one is done.
+#if defined(__CUDA_ARCH__) && !TOGETHER
+#define PUT(base, row, value) AT(base, row) = value
 #define MARK_DONE
+#define ANYONE(flag) (flag)
+#elif defined(__CUDA_ARCH__)
+bool done = false;
+#define PUT(base, row, value) if (!done) AT(base, row) = value
+#define MARK_DONE done = status[0] != 1;
+#define ANYONE(flag) __any_sync(0xffffffffu, flag)
 #else
-typedef decltype(Pack() < Pack()) Mask;
-#define PUT_X(i, value) AT(Xk, i) = done ? AT(Xk, i) : (Pack)(value)
+decltype(Pack() < Pack()) done;
+#define PUT(base, row, value) AT(base, row) = done ? AT(base, row) : (Pack)(value)
 #define MARK_DONE for (int l = 0; l < 32; ++l) done[l] = status[l] == 1 ? 0 : -1;
-Mask done;
+#define ANYONE(flag) (flag)
 #endif
 #define ROWS_L n_L
 #define ROWS_D n
@@ -214,8 +232,9 @@ int* iterations = BASE(iterations_io);
 SCALAR* report = BASE(report_io);
 int todo = 0;
 for (int l = 0; l < LANES_HERE; ++l) todo += status[l] == 1;
-if (!todo) return;
+if (!ANYONE(todo)) return;
 MARK_DONE
+SETUP
 const Pack cost = scaled ? GET(BASE(cost_in), 0) : (Pack)1;
 
 auto run = [&](const SCALAR* __restrict__ L, const SCALAR* __restrict__ D,
@@ -229,6 +248,8 @@ for (int i = 0; i < n; ++i)
         const Pack v = AT(X, i);
         const Pack s = first ? (Pack)GET(S, i) : (Pack)CLIP(v, GET(Q, i), GET(U, i));
         AT(W, i) = 2 * s - v;
+    } else {
+        AT(W, i) = SIGMA * AT(X, i) - GET(Q, i);
     }
 for (int t = begin; t < end; ++t) {
     const bool judged = t + 1 == end || (certify && (t + 1) % check_every == 0);
@@ -258,19 +279,73 @@ run(factor, factor + (Offset)n_L * 32, BASE(K_in), BASE(Q_in), BASE(U_in), BASE(
 )
 
 
-def _text(per_tile: str, body: str, generated: str, dtype: str) -> str:
-    scalar = "float" if dtype == "float32" else "double"
-    tiny = "1.17549435e-38f" if dtype == "float32" else "2.2250738585072014e-308"
-    defines = {"SCALAR": scalar, "TINY": tiny, "INFINITE": "(SCALAR)1e20", "PER_TILE": per_tile}
+# One iteration by windowed sweeps: W holds the right-hand side of every node, then its solution.
+_WINDOW_MACROS = r"""
+#define SLOT(slot) ((slot) & 0xffff)
+#define IS_ROW(slot) ((slot) >> 16)
+#define FORWARD_START W
+#define BACKWARD_START W
+#define BEGIN_ITEM(u)                                                         \
+    SCALAR x_old = 0, q_lo = 0, u_hi = 0, r = 0, s_old = 0;                   \
+    if (sweep) {                                                              \
+        x_old = AT(X, (Offset)(u)); q_lo = GET(Q, (Offset)(u));               \
+        u_hi = GET(U, (Offset)(u)); r = GET(R, (Offset)(u));                  \
+        if (first) s_old = GET(S, (Offset)(u));                               \
+    }
+#define END_ITEM(u, slot, acc, pivot)                                         \
+    if (!sweep) {                                                             \
+        AT(W, (Offset)(u)) = acc * pivot;                                     \
+    } else if (IS_ROW(slot)) {                                                \
+        const SCALAR s = first ? s_old : CLIP(x_old, q_lo, u_hi);             \
+        const SCALAR v_next = NEXT_V(x_old, s, r * acc);                      \
+        PUT(X, (Offset)(u), v_next);                                          \
+        AT(W, (Offset)(u)) = 2 * CLIP(v_next, q_lo, u_hi) - v_next;           \
+    } else {                                                                  \
+        const SCALAR x_next = OMEGA * acc + (1 - OMEGA) * x_old;              \
+        PUT(X, (Offset)(u), x_next);                                          \
+        AT(W, (Offset)(u)) = SIGMA * x_next - q_lo;                           \
+    }
+#define PLAIN_START_FORWARD(u) AT(W, u)
+#define PLAIN_START_BACKWARD(u) AT(W, u)
+#define PLAIN_END_FORWARD(u, acc, pivot) AT(W, u) = acc * pivot
+#define PLAIN_END_BACKWARD(u, slot, acc)                                      \
+    if (IS_ROW(slot)) {                                                       \
+        const Pack lo = GET(Q, u), hi = GET(U, u), v = AT(X, u);              \
+        const Pack s = first ? (Pack)GET(S, u) : (Pack)CLIP(v, lo, hi);       \
+        const Pack v_next = NEXT_V(v, s, GET(R, u) * acc);                    \
+        PUT(X, u, v_next);                                                    \
+        AT(W, u) = 2 * CLIP(v_next, lo, hi) - v_next;                         \
+    } else {                                                                  \
+        const Pack x_next = OMEGA * acc + (1 - OMEGA) * AT(X, u);             \
+        PUT(X, u, x_next);                                                    \
+        AT(W, u) = SIGMA * x_next - GET(Q, u);                                \
+    }
+"""
+_ON_DEVICE = "\n#if defined(__CUDA_ARCH__)\n{}\n#else\n{}\n#endif\n"
+# What a lane wrote may be copied by another one.
+_HAND_OVER = "__threadfence();\n__syncwarp();\n"
+
+
+def _text(per_tile: str, body: str, dtype: str, **more: str | int) -> str:
+    defines = {**SCALARS[dtype], "INFINITE": "(SCALAR)1e20", "PER_TILE": per_tile, **more}
     head = "".join(f"#define {name} {value}\n" for name, value in defines.items())
-    return head + _PREAMBLE + body.replace("GENERATED", generated)
+    return head + _PREAMBLE + body
 
 
 def staged_factor_text(generated: str, dtype: str) -> str:
     """Body of the factorisation kernel around the text of all stages."""
-    return _text("K_in", _FACTOR, generated, dtype)
+    return _text("K_in", _FACTOR.replace("GENERATED", generated), dtype)
 
 
 def staged_admm_text(generated: str, dtype: str) -> str:
     """Body of the ADMM kernel around the text of one iteration."""
-    return _text("X_io", _ADMM, generated, dtype)
+    body = _ADMM.replace("SETUP", "").replace("GENERATED", generated)
+    return _text("X_io", body, dtype, TOGETHER=0)
+
+
+def rolled_admm_text(dtype: str, lead: int) -> str:
+    """Body of the ADMM kernel that solves by windowed sweeps, `lead` chunks in flight."""
+    setup = _WINDOW_MACROS + _ON_DEVICE.format(WINDOW_SETUP, PLAIN_SETUP)
+    sweeps = _ON_DEVICE.format(_HAND_OVER + WINDOW_SWEEPS, PLAIN_SWEEPS)
+    body = _ADMM.replace("SETUP", setup).replace("GENERATED", sweeps)
+    return _text("X_io", body, dtype, TOGETHER=1, CHUNK=8, LEAD=lead)

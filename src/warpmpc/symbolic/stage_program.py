@@ -1,8 +1,8 @@
 """A stage-wise elimination as a short list of stage templates, each repeated over a run of stages.
 
-Reads: the KKT pattern and a stage label per node.  Produces: `StageProgram`, from which straight-line
-code for one stage is generated and looped over a run.  Stages are eliminated in ascending or in
-descending order of their labels, whichever fills less.
+Reads: the KKT pattern and stage labels.  Produces: `StageProgram`, from which code for one
+stage is generated and looped over a run.  Stages are eliminated in ascending or in descending order
+of their labels, whichever fills less.
 
 Program order: nodes in elimination order; entries of L column by column, first those inside the
 stage, then those that reach the next stage; values of K column by column, the diagonal first.
@@ -11,7 +11,7 @@ stage, then those that reach the next stage; values of K column by column, the d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from warpmpc.symbolic.elimination import Elimination, eliminate
 from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import IntArray
+from warpmpc.symbolic.program import Program
 from warpmpc.symbolic.stage_blocks import find_stage_blocks
 
 Pair = tuple[int, int]
@@ -93,32 +94,16 @@ class StageRun:
 
 
 @dataclass(frozen=True, eq=False)
-class StageProgram:
+class StageProgram(Program):
     """The whole elimination in program order.
 
     Attributes:
         runs: Templates in order.
-        node_order: Index in K of each node.
-        K_order: Position in the upper triangle of K of each value.
         L_order: Position in `elimination` of each entry of L.
-        elimination: The same elimination as patterns.
     """
 
     runs: tuple[StageRun, ...]
-    node_order: IntArray
-    K_order: IntArray
     L_order: IntArray
-    elimination: Elimination
-
-    @property
-    def n_nodes(self) -> int:
-        """Dimension of K."""
-        return self.node_order.size
-
-    @property
-    def n_L(self) -> int:
-        """Entries of L."""
-        return self.L_order.size
 
     @property
     def carried(self) -> tuple[int, ...]:
@@ -161,11 +146,11 @@ def _program(elimination: Elimination, stages: IntArray, n_vars: int) -> StagePr
     ptr = np.append(0, np.cumsum(counts))
     K_order = [
         np.append(elimination.K_to_D[j], elimination.K_to_L[L_order[a:b]][~fill[a:b]])
-        for j, (a, b) in enumerate(zip(ptr[:-1], ptr[1:], strict=True))
+        for j, (a, b) in enumerate(pairwise(ptr.tolist()))
     ]
     K_ptr = np.append(0, np.cumsum([values.size for values in K_order]))
     templates = []
-    for begin, end in zip(first[:-1].tolist(), first[1:].tolist(), strict=True):
+    for begin, end in pairwise(first.tolist()):
         span = range(begin, end)
         templates.append(
             StageTemplate(
@@ -181,11 +166,10 @@ def _program(elimination: Elimination, stages: IntArray, n_vars: int) -> StagePr
         runs.append(StageRun(template, count, node, int(ptr[node]), int(K_ptr[node])))
         k += count
     return StageProgram(
-        runs=tuple(runs),
-        node_order=elimination.perm,
-        K_order=np.concatenate(K_order).astype(np.int32),
-        L_order=L_order,
         elimination=elimination,
+        K_order=np.concatenate(K_order).astype(np.int32),
+        runs=tuple(runs),
+        L_order=L_order,
     )
 
 
@@ -217,31 +201,3 @@ def _columns(
     name = np.where(ahead == 0, L.row_idx - first[stage[L.col_idx]], slots[L.row_idx])
     L_order = np.lexsort((name, ahead, L.col_idx)).astype(np.int32)
     return L_order, np.where(ahead == 0, name, ~name)[L_order]
-
-
-def product_terms(program: StageProgram, n_vars: int) -> tuple[IntArray, IntArray]:
-    """Tables for products with P, A and A' from the values of K in program order.
-
-    Returns:
-        nodes: Rows of (begin, split, end, is_row): the terms of a node.  Those of a variable
-            are P x (from `begin`, the diagonal is P + sigma) and A'y (from `split`); those of a row
-            are all A x.
-        terms: Rows of (value of K, node).
-    """
-    K, n = program.elimination.K_pattern, program.n_nodes
-    node_of, value_of = np.empty(n, dtype=np.int64), np.empty(K.nnz, dtype=np.int64)
-    node_of[program.node_order] = np.arange(n)
-    value_of[program.K_order] = np.arange(K.nnz)
-    kept = (K.row_idx != K.col_idx) | (K.row_idx < n_vars)
-    off = K.row_idx != K.col_idx
-    at = np.concatenate([node_of[K.row_idx[kept]], node_of[K.col_idx[off]]])
-    other = np.concatenate([K.col_idx[kept], K.row_idx[off]])
-    value = np.concatenate([value_of[kept], value_of[off]])
-    is_row = program.node_order >= n_vars
-    with_A = is_row[at] | (other >= n_vars)
-    by_node = np.lexsort((value, with_A, at))
-    begin, end = (np.searchsorted(at[by_node], np.arange(n), side=side) for side in ("left", "right"))
-    split = begin + np.bincount(at, weights=~with_A, minlength=n).astype(np.int64)
-    nodes = np.stack([begin, split, end, is_row], axis=1)
-    terms = np.stack([value, node_of[other]], axis=1)[by_node]
-    return nodes.astype(np.int32), terms.astype(np.int32)

@@ -8,16 +8,14 @@ lanes]``: tiles of 32 for the sparse engine, one lane for the others.  Register 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_batching import custom_vmap
 
-from warpmpc.kernels.tiles import LANES, from_tiles, tile_count, to_tiles
+from warpmpc.kernels.tiles import LANES
 from warpmpc.qp.kkt_solvers.base import LDLSettings, LinearSystem
 from warpmpc.qp.kkt_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.products import QPMatrices
@@ -45,24 +43,32 @@ class KKTSystem:
     sigma: float
     dtype: str
 
-    def assemble(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> jax.Array:
-        """Values of the upper triangle of K: one gather, no scatter."""
+    def assemble(
+        self, P: jax.Array, A: jax.Array, rho: jax.Array, order: IntArray | None = None
+    ) -> jax.Array:
+        """Values of the upper triangle of K, optionally in another order: one gather, no scatter."""
         n_P, n_A = P.shape[1], A.shape[1]
         source = np.full(self.kkt.K_pattern.nnz, n_P + n_A + rho.shape[1], dtype=np.int32)
         source[self.kkt.P_to_K] = self.P_entries
         source[self.kkt.A_to_K] = n_P + np.arange(n_A)
         source[self.kkt.rho_to_K] = n_P + n_A + np.arange(rho.shape[1])
-        zero = jnp.zeros((P.shape[0], 1, P.shape[2]), dtype=P.dtype)
-        values = jnp.concatenate([P, A, -1 / rho, zero], axis=1)[:, source]
         shift = np.zeros((1, source.size, 1))
         shift[0, self.kkt.sigma_to_K] = self.sigma
+        if order is not None:
+            source, shift = source[order], shift[:, order]
+        zero = jnp.zeros((P.shape[0], 1, P.shape[2]), dtype=P.dtype)
+        values = jnp.concatenate([P, A, -1 / rho, zero], axis=1)[:, source]
         return values + jnp.asarray(shift, dtype=P.dtype)
 
 
 class KKTEngine(Protocol):
-    """Prepares and solves; `state` is any pytree."""
+    """Prepares and solves; `state` is any pytree.
+
+    `values_per_instance` counts the numbers that `prepare` and `solve` keep in memory at a time.
+    """
 
     lanes: int
+    values_per_instance: int
 
     def prepare(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> Any:
         """Whatever `solve` needs for these numbers."""
@@ -71,43 +77,6 @@ class KKTEngine(Protocol):
     def solve(self, state: Any, rhs: jax.Array, guess: jax.Array) -> jax.Array:
         """Solution [x; nu]; `guess` is the last x, for iterative engines."""
         ...
-
-
-def on_batches(function: Callable[..., Any], lanes: int) -> Callable[..., Any]:
-    """A function of arrays in an engine's layout as one of batch-first arrays ``[batch, rows]``.
-
-    `jax.vmap` folds its axis into the batch, so that tiles stay full and no loop or branch of the
-    function is ever mapped.
-    """
-
-    def batched(*args: Any) -> Any:
-        batch = jax.tree.leaves(args)[0].shape[0]
-
-        def into(array: jax.Array) -> jax.Array:
-            if lanes == 1:
-                return array[..., None]
-            if not array.shape[1]:
-                return jnp.zeros((tile_count(batch), 0, lanes), dtype=array.dtype)
-            return to_tiles(array)
-
-        result = function(*jax.tree.map(into, args))
-        return jax.tree.map(lambda a: from_tiles(a, batch) if lanes > 1 else a[..., 0], result)
-
-    folded = custom_vmap(batched)
-
-    @folded.def_vmap
-    def rule(axis_size: int, in_batched: list[Any], *args: Any) -> tuple[Any, Any]:
-        def fold(array: jax.Array, mapped: bool) -> jax.Array:
-            full = array if mapped else jnp.broadcast_to(array, (axis_size, *array.shape))
-            return full.reshape(axis_size * full.shape[1], *full.shape[2:])
-
-        result = folded(*jax.tree.map(fold, args, tuple(in_batched)))
-        result = jax.tree.map(
-            lambda a: a.reshape(axis_size, a.shape[0] // axis_size, *a.shape[1:]), result
-        )
-        return result, jax.tree.map(lambda _: True, result)
-
-    return folded
 
 
 class SparseEngine:
@@ -122,6 +91,8 @@ class SparseEngine:
         source, ones = np.arange(pattern.nnz, dtype=np.int32), np.ones(pattern.nnz)
         linear = LinearSystem(elimination, source, pattern.nnz, system.dtype, ones)
         self._system, self._ldl = system, WarpLDL(linear, LDLSettings())
+        # K, and two factors while rho changes.
+        self.values_per_instance = pattern.nnz + 2 * (elimination.nnz_L + elimination.n)
 
     def prepare(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> jax.Array:
         """Factors of K."""
@@ -141,6 +112,7 @@ class DenseEngine:
     def __init__(self, system: KKTSystem):
         """Keeps the pattern."""
         self._system = system
+        self.values_per_instance = 4 * system.kkt.K_pattern.n_cols**2
 
     def prepare(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> tuple[jax.Array, jax.Array]:
         """LU factors."""
@@ -167,7 +139,8 @@ class PCGEngine:
 
     def __init__(self, system: KKTSystem):
         """Keeps the products."""
-        self._system = system
+        self._system, pattern = system, system.kkt.K_pattern
+        self.values_per_instance = 5 * pattern.nnz + 12 * pattern.n_cols
 
     def prepare(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> tuple[jax.Array, ...]:
         """The data itself and the inverse diagonal."""

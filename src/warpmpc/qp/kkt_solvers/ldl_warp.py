@@ -10,18 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._errors import SettingsError
-from warpmpc.kernels.ldl_engine import LaunchShape, TableLDL, window_fits
+from warpmpc.kernels.ldl_engine import LaunchShape, TableLDL, launch_shape, window_fits
 from warpmpc.kernels.tiles import from_tiles, tile_count, to_tiles
 from warpmpc.qp.kkt_solvers.base import LDLSettings, LinearSystem, status_of
 from warpmpc.symbolic.elimination import Elimination
 from warpmpc.symbolic.schedule import build_schedule
 from warpmpc.symbolic.window import WindowStream, build_window
 
-# Measured on an H200: with fewer warps in all than this the device idles, with more they evict each
-# other's data; and these register limits leave room for them.
 _SEGMENTS = 256
-_WARPS_WANTED = 4096
-_REGISTERS = {"float32": 64, "float64": 128}
 
 
 class WarpLDL:
@@ -34,7 +30,7 @@ class WarpLDL:
         elimination = _in_given_order(system)
         self._settings, self._n_L = settings, system.elimination.nnz_L
         self._perm, self._tiled = elimination.perm, settings.layout == "tiled"
-        self._registers = _REGISTERS[system.dtype]
+        self._dtype = system.dtype
         segments = settings.segments or _SEGMENTS
         schedule = build_schedule(
             elimination, segments, level_scheduling=settings.level_scheduling, unrolled=True
@@ -78,14 +74,10 @@ class WarpLDL:
         return values[:, : self._n_L], 1 / values[:, self._n_L + jnp.asarray(self._perm)]
 
     def _shape(self, batch: int) -> LaunchShape:
-        settings = self._settings
+        settings, warps = self._settings, self._settings.warps_per_tile
         if not self._tiled or not settings.level_scheduling:
-            return LaunchShape(settings.warps_per_tile or 1, registers=self._registers)
-        if settings.warps_per_tile:
-            return LaunchShape(settings.warps_per_tile, registers=self._registers)
-        per_tile = max(_WARPS_WANTED // tile_count(batch), 1)
-        warps = 1 << (per_tile.bit_length() - 1)
-        return LaunchShape(min(max(warps, 2), 16), registers=self._registers)
+            warps = warps or 1
+        return launch_shape(tile_count(batch), self._dtype, warps=warps)
 
 
 def _in_given_order(system: LinearSystem) -> Elimination:

@@ -1,0 +1,61 @@
+"""Which registers, block and prefetch suit the staged kernels: a model of one wave of warps.
+
+Measured on an H200 (docs/qp.md): the loop streams from memory, so what counts is how many loads are
+in flight.  With few tiles each thread should have many registers, to hold many loads; with many
+tiles, as many warps as possible should run at once.  Asking the L2 cache for the next stage helps
+while what all warps ask for fits into it, and hurts when it does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warpmpc.kernels.ffi import l2_bytes, multiprocessors
+from warpmpc.kernels.ldl_engine import MAX_REGISTERS, REGISTER_FILE
+from warpmpc.kernels.tiles import LANES
+from warpmpc.symbolic.stage_program import StageProgram
+
+_BLOCK = 64
+_STEP = 8  # registers are allocated in eights
+# Fewer registers than this spill what a stage needs.
+_LEAST = {"float32": 64, "float64": 128}
+_FACTOR = {"float32": 168, "float64": 255}
+
+
+@dataclass(frozen=True)
+class StagedShape:
+    """How a kernel of the staged engine is compiled and launched.
+
+    Attributes:
+        registers: Most registers per thread.
+        block: Threads per block.
+        prefetch: Whether a warp asks the L2 cache for the next stage ahead of time.
+    """
+
+    registers: int
+    block: int
+    prefetch: bool
+
+    def threads(self, tiles: int) -> int:
+        """Threads in all, a multiple of the block."""
+        return -(-tiles * LANES // self.block) * self.block
+
+
+def loop_shape(program: StageProgram, tiles: int, dtype: str) -> StagedShape:
+    """Shape of the ADMM loop: all tiles in one wave if that leaves enough registers."""
+    warps = -(-tiles // multiprocessors())
+    fitting = REGISTER_FILE // (LANES * warps) // _STEP * _STEP
+    registers = min(max(fitting, _LEAST[dtype]), MAX_REGISTERS)
+    return StagedShape(registers, _BLOCK, _prefetch(program, tiles, dtype))
+
+
+def factor_shape(program: StageProgram, tiles: int, dtype: str) -> StagedShape:
+    """Shape of the factorisation."""
+    return StagedShape(_FACTOR[dtype], _BLOCK, _prefetch(program, tiles, dtype))
+
+
+def _prefetch(program: StageProgram, tiles: int, dtype: str) -> bool:
+    """Whether what all warps ask for ahead of one stage fits into half of the L2 cache."""
+    largest = max(run.template.n_L + 5 * run.template.n_nodes for run in program.runs)
+    item = 4 if dtype == "float32" else 8
+    return tiles * largest * LANES * item < l2_bytes() // 2

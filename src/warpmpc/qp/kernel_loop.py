@@ -1,0 +1,314 @@
+"""The whole ADMM loop of a QP in one launch: engines "staged" and "sparse".
+
+Brings scaled data into program order, factorises, iterates, and adapts rho between launches; tiles
+whose rho did not change keep their factors, tiles that are done return at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpmpc._errors import PatternError
+from warpmpc.kernels.admm_types import LoopData, LoopLimits, LoopState
+from warpmpc.kernels.ldl_engine import window_fits
+from warpmpc.kernels.rolled_engine import RolledKernels
+from warpmpc.kernels.staged_engine import StagedKernels
+from warpmpc.kernels.tiles import LANES
+from warpmpc.qp.conditioning import QPData, Scaling, adapted_rho, rho_rows
+from warpmpc.qp.kkt_solvers.kkt_engines import KKTSystem
+from warpmpc.qp.staged_settings import StagedSettings
+from warpmpc.qp.termination import Residuals
+from warpmpc.qp.types import ADMMSettings, Status
+from warpmpc.symbolic.elimination import eliminate
+from warpmpc.symbolic.kkt import KKTPattern
+from warpmpc.symbolic.ordering import order
+from warpmpc.symbolic.pattern import IntArray
+from warpmpc.symbolic.program import Program
+from warpmpc.symbolic.schedule import build_schedule
+from warpmpc.symbolic.stage_program import build_stage_program
+from warpmpc.symbolic.window import build_window
+
+_LOG = logging.getLogger(__name__)
+_SEGMENTS = 256
+# Straight-line code beyond this many multiply-adds takes too long to compile.
+_LARGEST_CODE = 12_000
+
+
+class LoopKernels(Protocol):
+    """Kernels of one program; they choose their launch shapes."""
+
+    program: Program
+
+    def factor(self, K: jax.Array) -> jax.Array:
+        """Factors of all tiles."""
+        ...
+
+    def refactor(self, factor: jax.Array, K: jax.Array, todo: jax.Array) -> jax.Array:
+        """New factors of the tiles marked in `todo`; others stay."""
+        ...
+
+    def iterate(
+        self,
+        factor: jax.Array,
+        R: jax.Array,
+        data: LoopData,
+        state: LoopState,
+        numbers: np.ndarray,
+        begin: jax.Array,
+        limits: LoopLimits,
+    ) -> LoopState:
+        """Iterates from iteration `begin` on; `R` is 1/rho of rows, `numbers` the tolerances."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class LoopProblem:
+    """What an ADMM loop solves, ``[tiles, rows, 32]``.
+
+    Attributes:
+        scaled: Scaled data.
+        scaling: How they relate to the unscaled ones; None if they are the same.
+        factors: Factor of each row on rho.
+        free: Rows without bounds.
+    """
+
+    scaled: QPData
+    scaling: Scaling | None
+    factors: jax.Array
+    free: jax.Array
+
+    def rho_rows(self, rho: jax.Array) -> jax.Array:
+        """Rho of every row."""
+        return rho_rows(rho, self.factors, self.free)
+
+
+@dataclass(frozen=True, eq=False)
+class LoopEnd:
+    """Where an ADMM loop ended; scaled x and v, everything else unscaled."""
+
+    x: jax.Array
+    v: jax.Array
+    rho: jax.Array
+    status: jax.Array
+    iterations: jax.Array
+    residuals: Residuals
+    objective: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class _Carry:
+    """State between launches: rho and its factors beside what the loop changes."""
+
+    state: LoopState
+    rho: jax.Array
+    factor: jax.Array
+    iteration: jax.Array
+
+
+class KernelLoop:
+    """ADMM on tiles for QPs with one pattern."""
+
+    def __init__(self, system: KKTSystem, kernels: LoopKernels, settings: ADMMSettings):
+        """Keeps the kernels and the order they work in.
+
+        Args:
+            system: Pattern of K.
+            kernels: Of a program for it.
+            settings: Of the iteration.
+        """
+        self._settings, self._system, self._kernels = settings, system, kernels
+        self.program = kernels.program
+        self._order = _Order(self.program, system.kkt.n_vars)
+        names = ("sigma", "relaxation", "eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")
+        self._numbers = np.array([getattr(settings, name) for name in names])
+
+    def run(
+        self,
+        problem: LoopProblem,
+        start: tuple[jax.Array, jax.Array, jax.Array],
+        status: jax.Array,
+    ) -> LoopEnd:
+        """Iterates from scaled (x, s, y); instances whose status is not MAX_ITER stay."""
+        settings, nodes = self._settings, self._order
+        x, s, y = start
+        rho = jnp.full_like(status, settings.rho, dtype=x.dtype)
+        rows = problem.rho_rows(rho)
+        data = self._data(problem, s, rows)
+        state = LoopState(
+            X=nodes.join(x, s + y / rows),
+            status=status,
+            iterations=jnp.zeros_like(status),
+            report=jnp.zeros((status.shape[0], 5, LANES), dtype=x.dtype),
+        )
+        factor = self._kernels.factor(data.K)
+        carry = _Carry(state, rho, factor, jnp.asarray(0, dtype=jnp.int32))
+        span = settings.adaptive_rho_every or settings.max_iter
+        if span >= settings.max_iter:
+            end = self._launch(problem, data, carry)
+        else:
+            end = jax.lax.while_loop(
+                lambda c: (
+                    (c.iteration < settings.max_iter) & (c.state.status == Status.MAX_ITER).any()
+                ),
+                lambda c: self._adapt(problem, data, self._launch(problem, data, c)),
+                carry,
+            )
+        report = [end.state.report[:, i : i + 1] for i in range(5)]
+        return LoopEnd(
+            *nodes.split(end.state.X),
+            end.rho,
+            end.state.status,
+            end.state.iterations,
+            Residuals(*report[:4]),
+            report[4],
+        )
+
+    def _data(self, problem: LoopProblem, s: jax.Array, rows: jax.Array) -> LoopData:
+        scaled, scaling, nodes = problem.scaled, problem.scaling, self._order
+        zero = jnp.zeros((s.shape[0], 1, LANES), dtype=scaled.q.dtype)
+        nothing = jnp.zeros_like(scaled.q)
+        return LoopData(
+            K=self._system.assemble(scaled.P, scaled.A, rows, self.program.K_order),
+            Q=nodes.join(scaled.q, scaled.lower),
+            U=nodes.join(nothing, scaled.upper),
+            S=nodes.join(nothing, s),
+            size=zero if scaling is None else nodes.join(scaling.x, scaling.con / scaling.cost),
+            cost=zero if scaling is None else scaling.cost,
+            scaled=scaling is not None,
+        )
+
+    def _launch(self, problem: LoopProblem, data: LoopData, carry: _Carry) -> _Carry:
+        """Iterates up to the next adaptation of rho, or to the end."""
+        settings = self._settings
+        span = settings.adaptive_rho_every or settings.max_iter
+        limits = LoopLimits(settings.check_every, span, settings.max_iter)
+        rows = problem.rho_rows(carry.rho)
+        R = self._order.join(jnp.ones_like(problem.scaled.q), 1 / rows)
+        state = self._kernels.iterate(
+            carry.factor,
+            R,
+            data,
+            carry.state,
+            self._numbers,
+            carry.iteration,
+            limits,
+        )
+        return replace(carry, state=state, iteration=carry.iteration + span)
+
+    def _adapt(self, problem: LoopProblem, data: LoopData, carry: _Carry) -> _Carry:
+        """New rho where it pays; only tiles with such an instance are factorised again."""
+        settings, nodes = self._settings, self._order
+        primal, primal_scale, dual, dual_scale = (
+            carry.state.report[:, i : i + 1] for i in range(4)
+        )
+        wanted = adapted_rho(carry.rho, (primal, primal_scale), (dual, dual_scale))
+        factor = settings.adaptive_rho_tolerance
+        pays = (wanted > factor * carry.rho) | (wanted < carry.rho / factor)
+        running = carry.state.status == Status.MAX_ITER
+        change = pays & running & (carry.iteration < settings.max_iter)
+        rho = jnp.where(change, wanted, carry.rho).astype(carry.rho.dtype)
+        x, v = nodes.split(carry.state.X)
+        s = jnp.clip(v, problem.scaled.lower, problem.scaled.upper)
+        # y stays what it was; v changes because y = rho (v - s).  Nobody else's v changes a bit.
+        moved = s + (v - s) * (problem.rho_rows(carry.rho) / problem.rho_rows(rho))
+        X = nodes.join(x, jnp.where(change, moved, v))
+        K = data.K.at[:, nodes.row_diagonals].set(-1 / problem.rho_rows(rho))
+        todo = change.any(axis=(1, 2)).astype(jnp.int32)
+        return replace(
+            carry,
+            state=replace(carry.state, X=X),
+            rho=rho,
+            factor=self._kernels.refactor(carry.factor, K, todo),
+        )
+
+
+class _Order:
+    """Between (variables, rows) and the nodes of a program."""
+
+    def __init__(self, program: Program, n_vars: int):
+        """Inverts the order of the nodes."""
+        position = np.empty(program.n_nodes, dtype=np.int32)
+        position[program.node_order] = np.arange(program.n_nodes)
+        self._node_order = program.node_order
+        self._vars, self._rows = position[:n_vars], position[n_vars:]
+        self.row_diagonals = program.diagonals[self._rows]
+
+    def join(self, of_vars: jax.Array, of_rows: jax.Array) -> jax.Array:
+        """Values of variables and rows as values of nodes."""
+        return jnp.concatenate([of_vars, of_rows], axis=1)[:, self._node_order]
+
+    def split(self, nodes: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Values of variables, and of rows."""
+        return nodes[:, self._vars], nodes[:, self._rows]
+
+
+def staged_loop(
+    system: KKTSystem, stages: Any, settings: ADMMSettings, staged: StagedSettings
+) -> KernelLoop:
+    """The loop for a QP whose rows and cost couple neighbouring stages only.
+
+    Args:
+        system: Pattern of K.
+        stages: Stage of each variable, then of each row.
+        settings: Of the iteration.
+        staged: Of the kernels.
+    """
+    kkt = system.kkt
+    program = build_stage_program(kkt, _checked_stages(stages, kkt.K_pattern.n_cols))
+    code = staged.code or ("unrolled" if program.code_size <= _LARGEST_CODE else "rolled")
+    _LOG.info(
+        "staged engine: %s code, %d templates, %d multiply-adds, nnz(L) = %d",
+        code,
+        len(program.runs),
+        program.code_size,
+        program.n_L,
+    )
+    if code == "unrolled":
+        overrides = {name: getattr(staged, name) for name in StagedSettings.OF_UNROLLED}
+        given = {name: value for name, value in overrides.items() if value is not None}
+        kernels: LoopKernels = StagedKernels(program, kkt.n_vars, system.dtype, given)
+        return KernelLoop(system, kernels, settings)
+    staged.refuse_unrolled_only()
+    kernels = _rolled(program, kkt, system.dtype)
+    if kernels is None:
+        raise PatternError(
+            "The stages are too large for the staged engine: the unknowns alive at once do not fit "
+            'into shared memory.  Use engine="sparse".'
+        )
+    return KernelLoop(system, kernels, settings)
+
+
+def sparse_loop(system: KKTSystem, settings: ADMMSettings) -> KernelLoop | None:
+    """The loop for any pattern, by tables; None where too many unknowns are alive at once."""
+    pattern = system.kkt.K_pattern
+    elimination = eliminate(pattern, order(pattern, "amd"))
+    program = Program(elimination, np.arange(pattern.nnz, dtype=np.int32))
+    kernels = _rolled(program, system.kkt, system.dtype)
+    return None if kernels is None else KernelLoop(system, kernels, settings)
+
+
+def _rolled(program: Program, kkt: KKTPattern, dtype: str) -> RolledKernels | None:
+    elimination = program.in_program_order()
+    window = build_window(elimination, _SEGMENTS)
+    if not window_fits(window, dtype):
+        return None
+    schedule = build_schedule(elimination, _SEGMENTS, level_scheduling=True, unrolled=True)
+    return RolledKernels(program, schedule, window, kkt.n_vars, dtype)
+
+
+def _checked_stages(stages: Any, size: int) -> IntArray:
+    """Labels as an array; a wrong length or type raises."""
+    labels = np.asarray(stages)
+    if labels.shape != (size,) or labels.dtype.kind not in "iu":
+        raise PatternError(
+            f"`stages` must hold one integer per variable, then one per row of A: shape ({size},); "
+            f"got shape {labels.shape}, dtype {labels.dtype}."
+        )
+    return labels.astype(np.int64)
