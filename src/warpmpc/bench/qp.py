@@ -39,6 +39,7 @@ class QPBenchSettings(Sweep):
 
     choices: ClassVar[tuple[str, ...]] = ENGINE_NAMES
     noun: ClassVar[str] = "engine"
+    article: ClassVar[str] = "an"
     default_batches: ClassVar[dict[str, tuple[int, ...]]] = {
         "gpu": (512, 2048, 10_000, 100_000, 300_000),
         "cpu": (32, 256, 1024),

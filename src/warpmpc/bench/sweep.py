@@ -27,6 +27,7 @@ class Sweep:
 
     choices: ClassVar[tuple[str, ...]] = ()
     noun: ClassVar[str] = "variant"
+    article: ClassVar[str] = "a"
     default_batches: ClassVar[dict[str, tuple[int, ...]]] = {}
 
     batches: tuple[int, ...] | None = None
@@ -51,7 +52,7 @@ class Sweep:
             raise SettingsError(f"repeats must be at least 1, got {self.repeats}.")
         if not (self.dtypes and (self.names or self.baselines)) or self.batches == ():
             raise SettingsError(
-                f"Nothing to measure: give a batch size, a dtype and a {self.noun}."
+                f"Nothing to measure: give a batch size, a dtype and {self.article} {self.noun}."
             )
 
     @property
