@@ -64,7 +64,8 @@ def rolled_admm_kernel(dtype: str, scratch: int) -> wp.Kernel:
         V_out: real,
     ): ...
 
-    @wp.kernel(module="unique", enable_backward=False)
+    # As many as leave room for the warps that shared memory admits.
+    @wp.kernel(module="unique", enable_backward=False, cuda_max_registers=128)
     def rolled_admm(
         # In:
         factor_in: real,
