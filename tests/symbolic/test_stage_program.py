@@ -92,7 +92,7 @@ def test_the_better_direction_is_taken():
 def test_stages_that_couple_beyond_neighbours():
     A = sp.csc_matrix(np.array([[1.0, 0, 1.0], [0, 1.0, 1.0]]))
     kkt = build_kkt(*(SparsePattern.from_scipy(M) for M in (sp.csc_matrix(np.eye(3)), A)))
-    with pytest.raises(PatternError, match='beyond their neighbours.*engine="sparse"'):
+    with pytest.raises(PatternError, match=r'beyond their neighbours.*engine="sparse"'):
         build_stage_program(kkt, np.array([0, 1, 2, 0, 1]))
 
 

@@ -49,16 +49,10 @@ class RolledKernels:
         scratch = window_scratch(window.n_slots, dtype, shared_memory_limit())
         assert scratch is not None, "the caller checks that the window fits"
         self._kernel = rolled_admm_kernel(dtype, scratch)
-        is_row = program.node_order >= n_vars
-        tables = window_tables(window)
-        for at, sweep in ((1, window.forward), (6, window.backward)):
-            tables[at] = sweep.items + np.stack(
-                [np.zeros(len(sweep.items), dtype=np.int32), _ROW_FLAG * is_row[sweep.items[:, 0]]],
-                axis=1,
-            ).astype(np.int32)
         with jax.ensure_compile_time_eval():
             self._tables = [jnp.asarray(table) for table in product_terms(program, n_vars)]
-            self._window = [jnp.asarray(table) for table in tables]
+            is_row = program.node_order >= n_vars
+            self._window = [jnp.asarray(t) for t in rolled_window_tables(window, is_row)]
 
     def factor(self, K: jax.Array) -> jax.Array:
         """Factors of all tiles: L, then inverse pivots."""
@@ -85,3 +79,12 @@ class RolledKernels:
         return launch_loop(
             self._kernel, [*inputs, *self._window, *integers], state, limits, threads, LANES
         )
+
+
+def rolled_window_tables(window: WindowStream, is_row: np.ndarray) -> list[np.ndarray]:
+    """Tables of a window whose items also say which of them are rows."""
+    tables = window_tables(window)
+    for at, sweep in ((1, window.forward), (6, window.backward)):
+        flags = _ROW_FLAG * is_row[sweep.items[:, 0]].astype(np.int32)
+        tables[at] = sweep.items + np.stack([np.zeros_like(flags), flags], axis=1)
+    return tables
