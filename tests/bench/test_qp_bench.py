@@ -7,6 +7,7 @@ import os
 import re
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
@@ -318,11 +319,13 @@ class TestSettings:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of their packages
 @pytest.mark.parametrize("name", ["jaxopt", "mpax", "qpax"])
 def test_other_solvers(name):
     baseline = qp_baselines.BASELINES[name]
     if reason := baseline.obstacle():
         pytest.skip(reason)
-    found = baseline.measure(QPCase(2, "float32", HORIZON), 1)
+    with jax.numpy_rank_promotion("allow"):
+        found = baseline.measure(QPCase(2, "float64", HORIZON), 1)
     assert found.accuracy.correct
     assert found.settings["engine"].startswith(name)

@@ -39,7 +39,9 @@ OSQP_FIXED = {
 }
 OSQP_TOLERANCE = {"eps_abs": 1e-3, "eps_rel": 1e-3, "max_iter": 4000, "check_termination": 25,
                   "polishing": False}  # fmt: skip
-TOLERANCE_LIMIT = 1e-2  # of the relative objective and of the bounds, for solvers to a tolerance
+# Of the relative objective and of the bounds.  A residual below 1e-3, where these solvers stop,
+# still leaves up to 2 % of the objective (seen with jaxopt at a short horizon).
+TOLERANCE_LIMIT = 5e-2
 QPAX_SHIFT = 1e-4
 
 
