@@ -21,7 +21,7 @@ import numpy as np
 from warpmpc._errors import ProblemError
 from warpmpc.qp.conditioning import QPData
 from warpmpc.qp.kkt_solvers.kkt_engines import KKTEngine
-from warpmpc.qp.products import QPMatrices
+from warpmpc.qp.products import QPMatrices, total
 from warpmpc.symbolic.pattern import SparsePattern
 
 _REGULARISATION = {"float32": 1e-4, "float64": 1e-7}
@@ -44,7 +44,10 @@ class Sensitivity:
 
     A subclass solves the linear system: `solve` from changes of the optimality conditions to those
     of (x, y), `solve_transposed` from cotangents of (x, y) to multipliers of the conditions.
+    `values_per_instance` counts the numbers that it keeps in memory at a time.
     """
+
+    values_per_instance: int
 
     def __init__(self, matrices: QPMatrices, P_pattern: SparsePattern, A_pattern: SparsePattern):
         """Keeps where each stored value stands.
@@ -68,7 +71,7 @@ class Sensitivity:
         bottom = weighted(active_rows(at), bound - M.A.product(tangent.A, at.x))
         dx, dy = self.solve(at, top, bottom)
         direct = (0.5 * M.P.product(tangent.P, at.x) + tangent.q) * at.x
-        objective = (self._slope(at) * dx + direct).sum(axis=1, keepdims=True)
+        objective = total(self._slope(at) * dx + direct)
         return dx, dy, jnp.where(at.valid, objective, 0)
 
     def reverse(
@@ -122,6 +125,7 @@ class KKTSensitivity(Sensitivity):
         """Keeps the engine."""
         super().__init__(matrices, P_pattern, A_pattern)
         self._engine, self._eps = engine, _REGULARISATION[dtype]
+        self.values_per_instance = engine.values_per_instance
 
     def solve_transposed(
         self, at: Point, top: jax.Array, bottom: jax.Array

@@ -72,6 +72,7 @@ class LSQSensitivity(Sensitivity):
         elimination = eliminate(pattern, order(pattern, "amd"))
         system = LinearSystem(elimination, source, n_values, dtype, np.ones(n_values))
         self._ldl = WarpLDL(system, LDLSettings())
+        self.values_per_instance = n_values + elimination.nnz_L + 8 * elimination.n
 
     def solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Smallest (dx, dy) with J (dx, dy) = (top, C bottom)."""

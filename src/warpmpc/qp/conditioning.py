@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.qp.products import QPMatrices
+from warpmpc.qp.products import QPMatrices, total
 from warpmpc.qp.types import ADMMSettings
 from warpmpc.symbolic.pattern import SparsePattern
 
@@ -85,7 +85,7 @@ class Equilibration:
             x = scaling.x / jnp.sqrt(_limit(column))
             con = scaling.con / jnp.sqrt(_limit(matrices.A.row_norms(scaled.A)))
             scaled = self.apply(data, Scaling(x, con, scaling.cost))
-            mean = matrices.P.row_norms(scaled.P).mean(axis=1, keepdims=True)
+            mean = total(matrices.P.row_norms(scaled.P)) / data.q.shape[1]
             largest = jnp.abs(scaled.q).max(axis=1, keepdims=True)
             cost = scaling.cost / _limit(jnp.maximum(mean, _limit(largest)))
             return Scaling(x, con, cost)

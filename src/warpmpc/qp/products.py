@@ -1,7 +1,9 @@
-"""Products and norms of fixed-pattern matrices, without atomics: the same bits in every run.
+"""Products, sums and norms of fixed-pattern matrices, without atomics: the same bits in every run.
 
 Arrays are ``[groups, rows, lanes]``.  Rows are sorted by their number of entries and cut into a few
-buckets of equal padded width, each a gather and a reduction.
+buckets of equal padded width, each a gather and a reduction.  Sums are spelled out term by term:
+XLA orders a reduction as it likes, differently for batches of different size, and an instance must
+not change its bits when its batch is split.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from warpmpc.symbolic.pattern import IntArray, SparsePattern
 from warpmpc.symbolic.segments import optimal_segments
 
 _BUCKETS = 6
+_UNROLLED = 32
 
 
 class RowGather:
@@ -58,7 +61,7 @@ class RowGather:
 
     def product(self, vals: jax.Array, x: jax.Array) -> jax.Array:
         """Matrix times vector."""
-        parts = [(_take(vals, e) * _take(x, c)).sum(axis=2) for e, c in self._buckets]
+        parts = [_row_sums(vals, x, e, c) for e, c in self._buckets]
         return self._joined(parts, vals)
 
     def row_norms(self, vals: jax.Array) -> jax.Array:
@@ -70,6 +73,42 @@ class RowGather:
         if not parts:  # a matrix without rows
             return jnp.zeros((vals.shape[0], 0, vals.shape[2]), dtype=vals.dtype)
         return jnp.concatenate(parts, axis=1)[:, self._back]
+
+
+def _row_sums(vals: jax.Array, x: jax.Array, entries: IntArray, cols: IntArray) -> jax.Array:
+    """Sum over the second axis of the index tables, one term after the other."""
+    n_rows, width = entries.shape
+    # Unrolled terms become one program; beyond a few dozen its compilation would take too long.
+    by_term = entries.T.reshape(width, n_rows), cols.T.reshape(width, n_rows)
+    start = jnp.zeros((vals.shape[0], n_rows, vals.shape[2]), dtype=vals.dtype)
+    if width <= _UNROLLED or not n_rows:
+        terms = zip(*by_term, strict=True)
+        return sum((_rounded(_take(vals, e) * _take(x, c)) for e, c in terms), start)
+    e, c = (jnp.asarray(table) for table in by_term)
+    return jax.lax.fori_loop(
+        0, width, lambda k, sums: sums + _rounded(_take(vals, e[k]) * _take(x, c[k])), start
+    )
+
+
+def _rounded(products: jax.Array) -> jax.Array:
+    """The same numbers, out of reach of a fused multiply-add.
+
+    Whether a product is fused with the sum behind it depends on what XLA puts into one loop, which
+    depends on the size of the batch.  The selection changes nothing but -0 and stands between.
+    """
+    return jnp.where(products == 0, 0, products)
+
+
+def total(array: jax.Array) -> jax.Array:
+    """Sum over the rows of each instance, by halves: ``[groups, 1, lanes]``."""
+    if not array.shape[1]:
+        return jnp.zeros((array.shape[0], 1, array.shape[2]), dtype=array.dtype)
+    array = _rounded(array)
+    while array.shape[1] > 1:
+        half = array.shape[1] // 2
+        pairs = array[:, :half] + array[:, half : 2 * half]
+        array = jnp.concatenate([pairs, array[:, 2 * half :]], axis=1)
+    return array
 
 
 def _take(array: jax.Array, index: IntArray) -> jax.Array:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,9 +22,10 @@ from warpmpc._types import check_dtype
 from warpmpc.qp.adjoint import KKTSensitivity, Point, Sensitivity, apply_linear
 from warpmpc.qp.adjoint_lsq import LSQSensitivity
 from warpmpc.qp.admm import ADMM, iterate
+from warpmpc.qp.batches import on_batches, part_size
 from warpmpc.qp.conditioning import Equilibration, QPData, Scaling, row_factors
-from warpmpc.qp.kkt_solvers.kkt_engines import ENGINES, KKTEngine, KKTSystem, on_batches
-from warpmpc.qp.products import QPMatrices
+from warpmpc.qp.kkt_solvers.kkt_engines import ENGINES, KKTEngine, KKTSystem
+from warpmpc.qp.products import QPMatrices, total
 from warpmpc.qp.termination import initial_status
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
 from warpmpc.symbolic.kkt import build_kkt
@@ -80,12 +83,32 @@ class QPSolver:
         self._engine: KKTEngine = ENGINES[self.engine](system)
         self._sensitivity = self._build_sensitivity()
         self._nominal = None if nominal is None else self._nominal_scaling(*nominal)
-        lanes = self._engine.lanes
-        self._forward = on_batches(self._sensitivity.forward, lanes)
-        self._reverse = on_batches(self._sensitivity.reverse, lanes)
-        self._run = jax.custom_jvp(on_batches(self._iterate, lanes))
+        self._forward = self._on_batches(self._sensitivity.forward, self._sensitivity)
+        self._reverse = self._on_batches(self._sensitivity.reverse, self._sensitivity)
+        self._run = jax.custom_jvp(self._on_batches(self._iterate, self._engine))
         self._run.defjvp(self._iterate_jvp)
         self._solve = jax.jit(self._solve_batch)
+
+    @property
+    def bytes_per_instance(self) -> int:
+        """Memory that one instance needs while it is solved, an estimate from above."""
+        return self._bytes(self._engine)
+
+    def _bytes(self, worker: KKTEngine | Sensitivity) -> int:
+        size = self.n_vars + self.n_cons
+        data = self.P_pattern.nnz + self.A_pattern.nnz + size + self.n_cons
+        # The data as given, in tiles and scaled; about ten vectors; the worker's own.
+        values = 3 * data + 10 * size + worker.values_per_instance
+        return values * np.dtype(self.dtype).itemsize
+
+    def _on_batches(
+        self, function: Callable[..., Any], worker: KKTEngine | Sensitivity
+    ) -> Callable[..., Any]:
+        """A function of tiles as one of batches, in parts that the memory holds."""
+        size = partial(
+            part_size, max_batch=self.settings.max_batch, bytes_per_instance=self._bytes(worker)
+        )
+        return on_batches(function, self._engine.lanes, size)
 
     def _nominal_scaling(self, P_vals: np.ndarray, q: np.ndarray, A_vals: np.ndarray) -> Scaling:
         """Scaling of one representative instance, to be broadcast over the batch."""
@@ -195,7 +218,7 @@ class QPSolver:
         hopeless = (end.status == Status.NON_FINITE) | (end.status == Status.INVALID_BOUNDS)
         x, s, y = (jnp.where(hopeless, jnp.nan, array) for array in (x, s, y))
         Px = self._matrices.P.product(data.P, x)
-        objective = ((0.5 * Px + data.q) * x).sum(axis=1, keepdims=True)
+        objective = total((0.5 * Px + data.q) * x)
         primal, dual = (
             jnp.where(hopeless, jnp.nan, r) for r in (end.residuals.primal, end.residuals.dual)
         )

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from warpmpc.qp.conditioning import INFINITY, QPData
-from warpmpc.qp.products import QPMatrices
+from warpmpc.qp.products import QPMatrices, total
 from warpmpc.qp.types import ADMMSettings, Status
 
 
@@ -63,7 +63,7 @@ def is_primal_infeasible(
     size = norm(dy)
     upper, lower = jnp.where(no_upper, 0, data.upper), jnp.where(no_lower, 0, data.lower)
     support = upper * jnp.maximum(dy, 0) + lower * jnp.minimum(dy, 0)
-    gap = support.sum(axis=1, keepdims=True)
+    gap = total(support)
     small = norm(matrices.AT.product(data.A, dy)) <= settings.eps_prim_inf * size
     return (size > settings.eps_prim_inf) & (gap < 0) & small
 
@@ -74,7 +74,7 @@ def is_dual_infeasible(
     """Whether the change of x certifies that the cost is unbounded below."""
     size = norm(dx)
     limit = settings.eps_dual_inf * size
-    descent = (data.q * dx).sum(axis=1, keepdims=True) < 0
+    descent = total(data.q * dx) < 0
     flat = norm(matrices.P.product(data.P, dx)) <= limit
     Adx = matrices.A.product(data.A, dx)
     rises = (Adx > limit) & (data.upper < INFINITY)

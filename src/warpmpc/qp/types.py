@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from numbers import Integral, Real
 from typing import Literal
 
 import jax
@@ -41,6 +43,8 @@ class ADMMSettings:
         adaptive_rho_every: Iterations between adaptations of rho; 0: never.
         adaptive_rho_tolerance: Rho changes (K is factorised again) only by more than this factor.
         scaling: Passes of Ruiz equilibration per instance; 0: none.
+        max_batch: Most instances solved at once, at least 32; a larger batch is split into parts
+            of equal size, one after the other.  None: as many as the device's memory holds.
         sensitivity: How solutions are differentiated: "kkt" (the active set on the pattern of K)
             or "lsq" (regularised least squares on all optimality conditions; slower, for
             degenerate solutions).
@@ -59,41 +63,47 @@ class ADMMSettings:
     adaptive_rho_every: int = 50
     adaptive_rho_tolerance: float = 5.0
     scaling: int = 10
+    max_batch: int | None = None
     sensitivity: Literal["kkt", "lsq"] = "kkt"
 
     def __post_init__(self) -> None:
-        """Checks ranges and combinations."""
+        """Checks types, ranges and combinations; NumPy's numbers become Python's."""
         for name in ("rho", "rho_equality", "sigma"):
-            value = getattr(self, name)
-            _require(math.isfinite(value) and value > 0, name, value, "positive and finite")
+            self._check_real(name, "a positive finite number", lambda v: v > 0)
         for name in ("eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf"):
-            value = getattr(self, name)
-            _require(math.isfinite(value) and value >= 0, name, value, "finite and at least 0")
-        for name, least in (
-            ("max_iter", 1),
-            ("check_every", 0),
-            ("adaptive_rho_every", 0),
-            ("scaling", 0),
-        ):
-            value = getattr(self, name)
-            _require(
-                isinstance(value, int) and value >= least, name, value, f"an integer >= {least}"
-            )
-        _require(0 < self.relaxation < 2, "relaxation", self.relaxation, "between 0 and 2")
-        if self.sensitivity not in ("kkt", "lsq"):
+            self._check_real(name, "a finite number, at least 0", lambda v: v >= 0)
+        self._check_real("relaxation", "a number between 0 and 2", lambda v: 0 < v < 2)
+        self._check_real("adaptive_rho_tolerance", "a finite number, at least 1", lambda v: v >= 1)
+        self._check_count("max_iter", 1)
+        for name in ("check_every", "adaptive_rho_every", "scaling"):
+            self._check_count(name, 0)
+        if self.max_batch is not None:
+            self._check_count("max_batch", 32, or_else="; None: what the memory holds")
+        if not isinstance(self.sensitivity, str) or self.sensitivity not in ("kkt", "lsq"):
             raise SettingsError(f'sensitivity must be "kkt" or "lsq", got {self.sensitivity!r}.')
-        tolerance = self.adaptive_rho_tolerance
-        _require(tolerance >= 1, "adaptive_rho_tolerance", tolerance, "at least 1")
         if self.check_every and self.adaptive_rho_every % self.check_every:
             raise SettingsError(
                 f"adaptive_rho_every ({self.adaptive_rho_every}) must be a multiple of check_every "
                 f"({self.check_every}): rho is adapted where residuals are known."
             )
 
+    def _check_real(self, name: str, what: str, fine: Callable[[float], bool]) -> None:
+        """True and "0.1" are no real numbers."""
+        value = getattr(self, name)
+        real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        if not real or not fine(float(value)):
+            raise SettingsError(f"{name} must be {what}, got {value!r}.")
+        # A NumPy float64 would turn the arithmetic of a float32 solver into float64.
+        object.__setattr__(self, name, float(value))
 
-def _require(fine: bool, name: str, value: object, what: str) -> None:
-    if not fine:
-        raise SettingsError(f"{name} must be {what}, got {value!r}.")
+    def _check_count(self, name: str, least: int, or_else: str = "") -> None:
+        """True and 2.0 are no integers."""
+        value = getattr(self, name)
+        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+            raise SettingsError(
+                f"{name} must be an integer, at least {least}, got {value!r}{or_else}."
+            )
+        object.__setattr__(self, name, int(value))
 
 
 @jax.tree_util.register_dataclass

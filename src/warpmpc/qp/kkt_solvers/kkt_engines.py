@@ -46,7 +46,7 @@ class KKTSystem:
     def assemble(
         self, P: jax.Array, A: jax.Array, rho: jax.Array, order: IntArray | None = None
     ) -> jax.Array:
-        """Values of the upper triangle of K, optionally in another order: one gather, no scatter."""
+        """Values of the upper triangle of K, or those listed in `order`: one gather, no scatter."""
         n_P, n_A = P.shape[1], A.shape[1]
         source = np.full(self.kkt.K_pattern.nnz, n_P + n_A + rho.shape[1], dtype=np.int32)
         source[self.kkt.P_to_K] = self.P_entries
@@ -140,7 +140,7 @@ class PCGEngine:
     def __init__(self, system: KKTSystem):
         """Keeps the products."""
         self._system, pattern = system, system.kkt.K_pattern
-        self.values_per_instance = 5 * pattern.nnz + 12 * pattern.n_cols
+        self.values_per_instance = 6 * pattern.nnz + 12 * pattern.n_cols
 
     def prepare(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> tuple[jax.Array, ...]:
         """The data itself and the inverse diagonal."""

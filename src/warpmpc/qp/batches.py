@@ -1,0 +1,127 @@
+"""How functions of tiles meet batches: layout, `jax.vmap`, and batches larger than the memory.
+
+A batch that is too large is worked on in parts, one after the other, so that the temporaries of
+only one part exist at a time.  No instance changes a bit by it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+
+from warpmpc.kernels.tiles import LANES, from_tiles, tile_count, to_tiles
+
+_LOG = logging.getLogger(__name__)
+# Of the free memory: the rest is for results, and for what the caller's program adds.
+_SHARE = 0.75
+# Of a host's memory: other programs live there, too.
+_HOST_SHARE = 0.5
+
+
+def on_batches(
+    function: Callable[..., Any], lanes: int, part_size: Callable[[int], int]
+) -> Callable[..., Any]:
+    """A function of arrays in an engine's layout as one of batch-first arrays ``[batch, rows]``.
+
+    `jax.vmap` folds its axis into the batch, so that tiles stay full and no loop or branch of the
+    function is ever mapped.
+
+    Args:
+        function: Maps instances to instances, each independently of the others.
+        lanes: Of the engine's layout ``[groups, rows, lanes]``.
+        part_size: How many instances of a batch of a given size are worked on at once.
+    """
+
+    def together(*args: Any) -> Any:
+        batch = _batch_size(args)
+
+        def into(array: jax.Array) -> jax.Array:
+            if lanes == 1:
+                return array[..., None]
+            if not array.shape[1]:
+                return jnp.zeros((tile_count(batch), 0, lanes), dtype=array.dtype)
+            return to_tiles(array)
+
+        result = function(*jax.tree.map(into, args))
+        return jax.tree.map(lambda a: from_tiles(a, batch) if lanes > 1 else a[..., 0], result)
+
+    def batched(*args: Any) -> Any:
+        return _in_parts(together, args, part_size(_batch_size(args)))
+
+    folded = custom_vmap(batched)
+
+    @folded.def_vmap
+    def rule(axis_size: int, in_batched: list[Any], *args: Any) -> tuple[Any, Any]:
+        def fold(array: jax.Array, mapped: bool) -> jax.Array:
+            full = array if mapped else jnp.broadcast_to(array, (axis_size, *array.shape))
+            return full.reshape(axis_size * full.shape[1], *full.shape[2:])
+
+        result = folded(*jax.tree.map(fold, args, tuple(in_batched)))
+        result = jax.tree.map(
+            lambda a: a.reshape(axis_size, a.shape[0] // axis_size, *a.shape[1:]), result
+        )
+        return result, jax.tree.map(lambda _: True, result)
+
+    return folded
+
+
+def _batch_size(args: Any) -> int:
+    return jax.tree.leaves(args)[0].shape[0]
+
+
+def _in_parts(function: Callable[..., Any], args: Any, part: int) -> Any:
+    """The function of all instances, `part` at a time.
+
+    The last part begins early enough to be full: some instances are worked on twice, with the same
+    result, and neither data nor results are padded.
+    """
+    batch = _batch_size(args)
+    if part >= batch:
+        return function(*args)
+
+    def some(start: Any) -> Any:
+        return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, part), args)
+
+    def step(i: int, whole: Any) -> Any:
+        start = jnp.minimum(i * part, batch - part)
+        return jax.tree.map(
+            lambda all_rows, rows: jax.lax.dynamic_update_slice_in_dim(all_rows, rows, start, 0),
+            whole,
+            function(*some(start)),
+        )
+
+    shapes = jax.eval_shape(lambda: function(*some(0)))
+    whole = jax.tree.map(lambda a: jnp.zeros((batch, *a.shape[1:]), dtype=a.dtype), shapes)
+    return jax.lax.fori_loop(0, -(-batch // part), step, whole)
+
+
+def part_size(batch: int, max_batch: int | None, bytes_per_instance: int) -> int:
+    """Instances worked on at once: the batch, or parts of equal size that are whole tiles.
+
+    Args:
+        batch: Instances in all.
+        max_batch: Most of them at once; None: as many as fit into the free memory.
+        bytes_per_instance: Memory that one of them needs, for that case.
+    """
+    most = max_batch or int(_SHARE * free_memory() / max(bytes_per_instance, 1))
+    if batch <= most:
+        return batch
+    tiles = max(most // LANES, 1)
+    n_parts = -(-tile_count(batch) // tiles)
+    part = min(-(-tile_count(batch) // n_parts) * LANES, batch)
+    _LOG.info("batch of %d instances is worked on %d at a time", batch, part)
+    return part
+
+
+def free_memory() -> int:
+    """Free bytes of JAX's first device; of a host, a share of all it has."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats is None or "bytes_limit" not in stats:
+        return int(_HOST_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return stats["bytes_limit"] - stats["bytes_in_use"]
