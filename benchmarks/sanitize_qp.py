@@ -36,7 +36,7 @@ class Case:
         """Draws numbers and analyses the stages."""
         system = cartpole(horizon=4)
         self.kkt = build_kkt(SparsePattern.from_scipy(system.P), SparsePattern.from_scipy(system.A))
-        self.program = build_stage_program(self.kkt, np.asarray(system.stages))
+        self.program = build_stage_program(self.kkt, system.stages, np.zeros(0, dtype=int))
         self.dtype, self.n = dtype, self.program.n_nodes
         rng, K = np.random.default_rng(0), self.kkt.K_pattern
         self.is_row = self.program.node_order >= self.kkt.n_vars

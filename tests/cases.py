@@ -63,6 +63,11 @@ def kkt_of(name: str) -> tuple[patterns.KKTStructure, KKTPattern]:
     return given, build_kkt(P_pattern, A_pattern)
 
 
+def weak_of(structure: patterns.KKTStructure) -> np.ndarray:
+    """Variables whose diagonal entry of P is not stored."""
+    return np.flatnonzero(sp.csc_matrix(structure.P).diagonal() == 0)
+
+
 @cache
 def eliminated(name: str, ordering: str) -> Elimination:
     """Elimination of a benchmark system under a named ordering."""

@@ -2,17 +2,16 @@
 
 import re
 
-import numpy as np
 import pytest
 
-from cases import kkt_of
+from cases import kkt_of, weak_of
 from warpmpc.codegen.staged_text import factor_text, iteration_text
 from warpmpc.symbolic.stage_program import StageProgram, build_stage_program
 
 
 def program_of(name: str) -> StageProgram:
     structure, kkt = kkt_of(name)
-    return build_stage_program(kkt, np.asarray(structure.stages))
+    return build_stage_program(kkt, structure.stages, weak_of(structure))
 
 
 @pytest.mark.parametrize("emit", [factor_text, iteration_text])

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cases import weak_of
 from oracles import dense_ldl
 from warpmpc.kernels.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.kernels.rolled_engine import RolledKernels
@@ -98,8 +99,8 @@ def case(name: str, seed: int = 0) -> Case:
 
 @cache
 def kernels(name: str, code: str, dtype: str):
-    kkt, stages = case(name).kkt, np.asarray(SYSTEMS[name]().stages)
-    program: Program = build_stage_program(kkt, stages)
+    kkt, structure = case(name).kkt, SYSTEMS[name]()
+    program: Program = build_stage_program(kkt, structure.stages, weak_of(structure))
     if code == "unrolled":
         assert isinstance(program, StageProgram)
         return StagedKernels(program, kkt.n_vars, dtype)

@@ -27,9 +27,9 @@ from warpmpc.qp.termination import Residuals
 from warpmpc.qp.types import ADMMSettings, Status
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.kkt import KKTPattern
-from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.program import Program
+from warpmpc.symbolic.safe_ordering import safe_amd
 from warpmpc.symbolic.schedule import build_schedule
 from warpmpc.symbolic.stage_program import build_stage_program
 from warpmpc.symbolic.window import build_window
@@ -261,7 +261,8 @@ def staged_loop(
         staged: Of the kernels.
     """
     kkt = system.kkt
-    program = build_stage_program(kkt, _checked_stages(stages, kkt.K_pattern.n_cols))
+    labels = _checked_stages(stages, kkt.K_pattern.n_cols)
+    program = build_stage_program(kkt, labels, system.weak)
     code = staged.code or ("unrolled" if program.code_size <= _LARGEST_CODE else "rolled")
     _LOG.info(
         "staged engine: %s code, %d templates, %d multiply-adds, nnz(L) = %d",
@@ -288,7 +289,7 @@ def staged_loop(
 def sparse_loop(system: KKTSystem, settings: ADMMSettings) -> KernelLoop | None:
     """The loop for any pattern, by tables; None where too many unknowns are alive at once."""
     pattern = system.kkt.K_pattern
-    elimination = eliminate(pattern, order(pattern, "amd"))
+    elimination = eliminate(pattern, safe_amd(system.kkt, system.weak))
     program = Program(elimination, np.arange(pattern.nnz, dtype=np.int32))
     kernels = _rolled(program, system.kkt, system.dtype)
     return None if kernels is None else KernelLoop(system, kernels, settings)

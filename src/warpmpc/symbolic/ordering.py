@@ -6,7 +6,7 @@ Reads: the upper pattern of K, optionally a stage label per node.  Produces: ``p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import casadi as ca
@@ -38,12 +38,21 @@ def natural(K_pattern: SparsePattern, stages: IntArray | None = None) -> IntArra
     return np.arange(K_pattern.n_cols, dtype=np.int32)
 
 
-def stagewise(K_pattern: SparsePattern, stages: IntArray | None = None) -> IntArray:
+def stagewise(
+    K_pattern: SparsePattern,
+    stages: IntArray | None = None,
+    after: Mapping[int, set[int]] | None = None,
+) -> IntArray:
     """Stages in ascending order, minimum degree inside each; ties by position in the stage.
 
     Rows of simple bounds (a single neighbour, which comes before them in K) go first: they cause
     no fill.  Ties never look at absolute indices, so stages of equal structure are ordered equally
     and their columns of L repeat.
+
+    Args:
+        K_pattern: Upper triangle of K.
+        stages: Label of each node.
+        after: Nodes of its stage that some node has to wait for.
     """
     if stages is None:
         raise SettingsError('ordering="stage" needs `stages`: one integer label per row of K.')
@@ -57,17 +66,29 @@ def stagewise(K_pattern: SparsePattern, stages: IntArray | None = None) -> IntAr
     neighbours = [set(index[a:b].tolist()) for a, b in pairwise(pointer.tolist())]
     perm: list[int] = []
     for label in np.unique(stages):
-        perm += _eliminate_stage(np.flatnonzero(stages == label).tolist(), neighbours)
+        nodes = np.flatnonzero(stages == label).tolist()
+        perm += _eliminate_stage(nodes, neighbours, after or {})
     return np.array(perm, dtype=np.int32)
 
 
-def _eliminate_stage(nodes: list[int], neighbours: list[set[int]]) -> list[int]:
+def _eliminate_stage(
+    nodes: list[int], neighbours: list[set[int]], after: Mapping[int, set[int]]
+) -> list[int]:
     """Minimum-degree order of the nodes of one stage; updates the graph in place."""
+    nothing: set[int] = set()
     rank = {node: local for local, node in enumerate(nodes)}
     bounds = {node for node in nodes if len(neighbours[node]) == 1 and min(neighbours[node]) < node}
     todo, order = set(nodes), []
     while todo:
-        pivot = min(todo, key=lambda node: (node not in bounds, len(neighbours[node]), -rank[node]))
+        pivot = min(
+            todo,
+            key=lambda node: (
+                node not in bounds,
+                not todo.isdisjoint(after.get(node, nothing)),
+                len(neighbours[node]),
+                -rank[node],
+            ),
+        )
         todo.remove(pivot)
         order.append(pivot)
         clique = neighbours[pivot]

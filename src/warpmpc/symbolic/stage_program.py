@@ -18,9 +18,9 @@ import numpy as np
 from warpmpc._errors import PatternError
 from warpmpc.symbolic.elimination import Elimination, eliminate
 from warpmpc.symbolic.kkt import KKTPattern
-from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.program import Program
+from warpmpc.symbolic.safe_ordering import safe_stagewise
 from warpmpc.symbolic.stage_blocks import find_stage_blocks
 
 Pair = tuple[int, int]
@@ -121,17 +121,18 @@ class StageProgram(Program):
         return sum(run.template.multiply_adds + 2 * run.template.n_L for run in self.runs)
 
 
-def build_stage_program(kkt: KKTPattern, stages: IntArray) -> StageProgram:
+def build_stage_program(kkt: KKTPattern, stages: IntArray, weak: IntArray) -> StageProgram:
     """Orders by stages in the better direction and finds the templates.
 
     Args:
         kkt: Pattern of K.
         stages: Stage of each variable, then of each row; rows and cost may couple a stage with
             the next one only.
+        weak: Variables without a weight of their own; see `safe_ordering`.
     """
     candidates = []
     for labels in (stages, -stages):
-        elimination = eliminate(kkt.K_pattern, order(kkt.K_pattern, "stage", labels))
+        elimination = eliminate(kkt.K_pattern, safe_stagewise(kkt, labels, weak))
         candidates.append((elimination.nnz_L, elimination, labels))
     _, elimination, labels = min(candidates, key=lambda candidate: candidate[0])
     return _program(elimination, labels, kkt.n_vars)

@@ -21,8 +21,8 @@ from warpmpc.qp.kkt_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.products import QPMatrices
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.kkt import KKTPattern
-from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import IntArray
+from warpmpc.symbolic.safe_ordering import safe_amd
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,13 @@ class KKTSystem:
     matrices: QPMatrices
     sigma: float
     dtype: str
+
+    @property
+    def weak(self) -> IntArray:
+        """Variables without a weight of their own: only sigma is on their diagonal."""
+        n, K = self.kkt.n_vars, self.kkt.K_pattern
+        on_diagonal = np.isin(self.kkt.P_to_K, self.kkt.sigma_to_K)
+        return np.setdiff1d(np.arange(n), K.col_idx[self.kkt.P_to_K[on_diagonal]])
 
     def assemble(
         self, P: jax.Array, A: jax.Array, rho: jax.Array, order: IntArray | None = None
@@ -85,9 +92,9 @@ class SparseEngine:
     lanes = LANES
 
     def __init__(self, system: KKTSystem):
-        """Analyses K with AMD."""
+        """Analyses K with an AMD that float32 bears."""
         pattern = system.kkt.K_pattern
-        elimination = eliminate(pattern, order(pattern, "amd"))
+        elimination = eliminate(pattern, safe_amd(system.kkt, system.weak))
         source, ones = np.arange(pattern.nnz, dtype=np.int32), np.ones(pattern.nnz)
         linear = LinearSystem(elimination, source, pattern.nnz, system.dtype, ones)
         self._system, self._ldl = system, WarpLDL(linear, LDLSettings())
