@@ -22,6 +22,7 @@ PUBLIC = {
     "QPSolution",
     "QPSolver",
     "QPWarmStart",
+    "RowClass",
     "SettingsError",
     "Status",
     "WarpMPCError",

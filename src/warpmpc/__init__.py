@@ -23,7 +23,7 @@ from warpmpc._types import FactorStatus
 from warpmpc.qp.kkt_solvers.base import LDLSettings
 from warpmpc.qp.ldl_solver import LDLFactor, LDLSolver
 from warpmpc.qp.qp_solver import QPSolver
-from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
+from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, RowClass, Status
 
 __version__ = "0.1.0"
 
@@ -39,6 +39,7 @@ __all__ = [
     "QPSolution",
     "QPSolver",
     "QPWarmStart",
+    "RowClass",
     "SettingsError",
     "Status",
     "WarpMPCError",

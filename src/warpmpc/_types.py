@@ -1,15 +1,17 @@
-"""Dtype policy and per-instance status codes shared by all layers."""
+"""Dtype policy, checks of arrays and per-instance status codes shared by all layers."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from warpmpc._errors import SettingsError
+from warpmpc._errors import ProblemError, SettingsError
 
 DTYPES = ("float32", "float64")
+ArrayLike = jax.Array | np.ndarray
 
 
 class FactorStatus(IntEnum):
@@ -34,3 +36,32 @@ def check_dtype(dtype: str | np.dtype | type) -> str:
             '`jax.config.update("jax_enable_x64", True)` before creating the solver.'
         )
     return name
+
+
+def check_array(array: ArrayLike, name: str, size: int, dtype: str) -> jax.Array:
+    """An argument of a solver as a JAX array; refuses it before JAX converts anything silently.
+
+    Args:
+        array: What the caller passed, any leading axes and then one of length `size`.
+        name: What the caller knows it by.
+        size: Values per instance.
+        dtype: What the solver works in.
+    """
+    check_dtype(dtype)  # 64-bit mode may have been left since the solver was made
+    given = getattr(array, "dtype", None)
+    if given is None:
+        raise ProblemError(f"{name} must be a NumPy or JAX array, got {type(array).__name__}.")
+    if str(given) != dtype:
+        raise ProblemError(
+            f"{name} has dtype {given} but the solver works in {dtype}; "
+            f'cast it with `.astype("{dtype}")`.'
+        )
+    if array.ndim < 1 or array.shape[-1] != size:
+        raise ProblemError(
+            f"{name} has shape {tuple(array.shape)}; its last axis must have length {size}."
+        )
+    if 0 in array.shape[:-1]:
+        raise ProblemError(
+            f"{name} is empty: shape {tuple(array.shape)}; pass at least one instance."
+        )
+    return jnp.asarray(array)

@@ -171,7 +171,7 @@ class TestValues:
             (np.ones((NNZ, 2), dtype="float32"), rf"shape \({NNZ}, 2\); its last axis"),
             (np.ones((2, 0), dtype="float32"), r"shape \(2, 0\); its last axis"),
             (np.float32(1.0), r"K_vals has shape \(\); its last axis"),
-            (np.ones((0, NNZ), dtype="float32"), rf"K_vals is empty: shape \(0, {NNZ}\)"),
+            (np.ones((0, NNZ), dtype="float32"), rf"K_vals is empty: shape \(0, {NNZ}\); pass"),
             (np.ones((3, 0, NNZ), dtype="float32"), rf"K_vals is empty: shape \(3, 0, {NNZ}\)"),
         ],
     )
@@ -187,7 +187,7 @@ class TestRightHandSide:
             ([[1.0] * N], "rhs must be a NumPy or JAX array, got list"),
             (np.ones((3, N), dtype="float32"), "rhs has dtype float32 but .* works in float64"),
             (np.ones((3, N + 1)), r"rhs has shape \(3, 11\); its last axis must have length 10"),
-            (np.ones((0, N)), r"rhs is empty: shape \(0, 10\)"),
+            (np.ones((0, N)), r"rhs is empty: shape \(0, 10\); pass at least one"),
             (np.ones((2, N)), r"rhs has leading axes \(2,\) but the factor \(3,\)"),
             (np.ones(N), r"rhs has leading axes \(\) but the factor \(3,\); pass one right-hand"),
             (np.ones((3, 1, N)), r"rhs has leading axes \(3, 1\) but the factor \(3,\)"),

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.qp.products import QPMatrices, total
-from warpmpc.qp.types import ADMMSettings
+from warpmpc.qp.types import ADMMSettings, RowClass
 from warpmpc.symbolic.pattern import SparsePattern
 
 INFINITY = 1e20  # bounds beyond it are absent
@@ -97,15 +97,29 @@ def _limit(norm: jax.Array) -> jax.Array:
     return jnp.where(norm < _SCALE_MIN, 1.0, jnp.minimum(norm, _SCALE_MAX)).astype(norm.dtype)
 
 
-def row_factors(scaled: QPData, settings: ADMMSettings) -> tuple[jax.Array, jax.Array]:
-    """Factor of each row on its instance's rho, and which rows are free (their rho is fixed)."""
-    equal = scaled.upper - scaled.lower < _EQUALITY_TOLERANCE
-    large = INFINITY * _SCALE_MIN
-    free = (scaled.lower < -large) & (scaled.upper > large)
+def row_factors(
+    scaled: QPData, settings: ADMMSettings, classes: np.ndarray | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Factor of each row on its instance's rho, and which rows are free (their rho is fixed).
+
+    Args:
+        scaled: Scaled data; what kind a row is follows from its bounds.
+        settings: With the factor of equalities.
+        classes: `RowClass` of each row instead, for all instances.
+    """
+    if classes is None:
+        equal = scaled.upper - scaled.lower < _EQUALITY_TOLERANCE
+        large = INFINITY * _SCALE_MIN
+        free = (scaled.lower < -large) & (scaled.upper > large)
+    else:
+        equal, free = (
+            jnp.broadcast_to(jnp.asarray(classes == kind)[None, :, None], scaled.lower.shape)
+            for kind in (RowClass.EQUALITY, RowClass.FREE)
+        )
     return jnp.where(equal, settings.rho_equality, 1.0).astype(scaled.q.dtype), free
 
 
-def rho_rows(rho: jax.Array, factors: jax.Array, free: jax.Array) -> jax.Array:
+def rho_rows(rho: jax.Array | float, factors: jax.Array, free: jax.Array) -> jax.Array:
     """Rho of every row from the rho of its instance ``[groups, 1, lanes]``."""
     return jnp.where(free, RHO_MIN, rho * factors).astype(factors.dtype)
 

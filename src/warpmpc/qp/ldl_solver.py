@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from warpmpc._errors import ProblemError, SettingsError
-from warpmpc._types import FactorStatus, check_dtype
+from warpmpc._types import ArrayLike, FactorStatus, check_array, check_dtype
 from warpmpc.qp.kkt_solvers.base import LDLBackend, LDLSettings, LinearSystem, refuse_unused
 from warpmpc.qp.kkt_solvers.dense import DenseLU
 from warpmpc.qp.kkt_solvers.ldl_jax import JaxLDL
@@ -26,7 +26,6 @@ from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import IntArray, SparsePattern, symmetric_upper
 
 BACKENDS = {"warp": WarpLDL, "jax": JaxLDL, "dense": DenseLU}
-ArrayLike = jax.Array | np.ndarray
 
 
 @jax.tree_util.register_dataclass
@@ -166,8 +165,7 @@ class LDLSolver:
         Args:
             K_vals: Values, shape ``[batch, nnz]`` or with any other leading axes.
         """
-        K_vals = self._checked(K_vals, "K_vals", self.nnz)
-        return self._factor(K_vals)
+        return self._factor(check_array(K_vals, "K_vals", self.nnz, self.dtype))
 
     def solve(self, factor: LDLFactor, rhs: ArrayLike) -> jax.Array:
         """Solves K x = rhs for every instance; call it as often as there are right-hand sides.
@@ -184,7 +182,7 @@ class LDLSolver:
             raise ProblemError(
                 f"solve() needs the result of factor(), got {type(factor).__name__}."
             )
-        rhs = self._checked(rhs, "rhs", self.n)
+        rhs = check_array(rhs, "rhs", self.n, self.dtype)
         if rhs.shape[:-1] != factor.status.shape:
             raise ProblemError(
                 f"rhs has leading axes {rhs.shape[:-1]} but the factor {factor.status.shape}; "
@@ -224,25 +222,6 @@ class LDLSolver:
                 "This factor was not made by this solver, or under another `jax.vmap`: call "
                 "factor() and solve() of the same solver under the same transformations."
             )
-
-    def _checked(self, array: ArrayLike, name: str, size: int) -> jax.Array:
-        """Shape and dtype of an argument, before JAX converts anything silently."""
-        check_dtype(self.dtype)  # 64-bit mode may have been left since the solver was made
-        dtype = getattr(array, "dtype", None)
-        if dtype is None:
-            raise ProblemError(f"{name} must be a NumPy or JAX array, got {type(array).__name__}.")
-        if str(dtype) != self.dtype:
-            raise ProblemError(
-                f"{name} has dtype {dtype} but the solver works in {self.dtype}; "
-                f'cast it with `.astype("{self.dtype}")`.'
-            )
-        if array.ndim < 1 or array.shape[-1] != size:
-            raise ProblemError(
-                f"{name} has shape {tuple(array.shape)}; its last axis must have length {size}."
-            )
-        if 0 in array.shape:
-            raise ProblemError(f"{name} is empty: shape {tuple(array.shape)}.")
-        return jnp.asarray(array)
 
 
 def _shapes(factor: LDLFactor) -> list[tuple[Any, ...]]:

@@ -111,7 +111,7 @@ def total(array: jax.Array) -> jax.Array:
     return array
 
 
-def _take(array: jax.Array, index: IntArray) -> jax.Array:
+def _take(array: jax.Array, index: IntArray | jax.Array) -> jax.Array:
     if not array.shape[1] or not index.size:
         return jnp.zeros((array.shape[0], *index.shape, array.shape[2]), dtype=array.dtype)
     return jnp.take(array, index, axis=1, mode="fill", fill_value=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,21 +18,20 @@ import numpy as np
 import scipy.sparse as sp
 
 from warpmpc._errors import PatternError, ProblemError, SettingsError
-from warpmpc._types import check_dtype
+from warpmpc._types import ArrayLike, check_array, check_dtype
 from warpmpc.qp.adjoint import KKTSensitivity, Point, Sensitivity, apply_linear
 from warpmpc.qp.adjoint_lsq import LSQSensitivity
 from warpmpc.qp.admm import ADMM, iterate
 from warpmpc.qp.batches import on_batches, part_size
-from warpmpc.qp.conditioning import Equilibration, QPData, Scaling, row_factors
+from warpmpc.qp.conditioning import Equilibration, QPData, Scaling, rho_rows, row_factors
 from warpmpc.qp.kkt_solvers.kkt_engines import ENGINES, KKTEngine, KKTSystem
 from warpmpc.qp.products import QPMatrices, total
 from warpmpc.qp.termination import initial_status
-from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
+from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, RowClass, Status
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
 
 _LOG = logging.getLogger(__name__)
-ArrayLike = jax.Array | np.ndarray
 
 
 class QPSolver:
@@ -51,6 +50,7 @@ class QPSolver:
         dtype: str = "float32",
         engine: str = "auto",
         nominal: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+        row_classes: Sequence[int] | np.ndarray | None = None,
     ):
         """Analyses the patterns; nothing is compiled yet.
 
@@ -63,6 +63,8 @@ class QPSolver:
             engine: "sparse", "dense", "pcg", or "auto".
             nominal: Representative (P_vals, q, A_vals) of one instance: the scaling is computed
                 from them once and used for all instances, instead of one per instance.
+            row_classes: `RowClass` of each row of A, which fixes its rho for all instances; None:
+                what the bounds of each instance say.
         """
         self.settings, self.dtype = settings or ADMMSettings(), check_dtype(dtype)
         P_given, self.A_pattern = SparsePattern.from_scipy(P), SparsePattern.from_scipy(A)
@@ -83,6 +85,7 @@ class QPSolver:
         self._engine: KKTEngine = ENGINES[self.engine](system)
         self._sensitivity = self._build_sensitivity()
         self._nominal = None if nominal is None else self._nominal_scaling(*nominal)
+        self._row_classes = _check_classes(row_classes, self.n_cons)
         self._forward = self._on_batches(self._sensitivity.forward, self._sensitivity)
         self._reverse = self._on_batches(self._sensitivity.reverse, self._sensitivity)
         self._run = jax.custom_jvp(self._on_batches(self._iterate, self._engine))
@@ -150,7 +153,7 @@ class QPSolver:
             A_vals: Values of A, ``[batch, nnz(A)]``.
             lower: Lower bounds, ``[batch, m]``, -inf where there is none.
             upper: Upper bounds, inf where there is none.
-            warm_start: `QPSolution.warm_start` of an earlier call, or your own.
+            warm_start: `QPSolution.warm_start` of an earlier call, or your own `QPWarmStart`.
         """
         sizes = {
             "P_vals": (P_vals, self.P_pattern.nnz),
@@ -163,29 +166,13 @@ class QPSolver:
             sizes["warm_start.x"] = (warm_start.x, self.n_vars)
             sizes["warm_start.s"] = (warm_start.s, self.n_cons)
             sizes["warm_start.y"] = (warm_start.y, self.n_cons)
-        arrays = [self._checked(name, array, size) for name, (array, size) in sizes.items()]
+        arrays = [
+            check_array(array, name, size, self.dtype) for name, (array, size) in sizes.items()
+        ]
         leading = {array.shape[:-1] for array in arrays}
         if len(leading) > 1:
             raise ProblemError(f"All arguments need the same leading axes, got {sorted(leading)}.")
-        if not math.prod(next(iter(leading))):
-            raise ProblemError(f"The batch is empty: leading axes {next(iter(leading))}.")
-        if warm_start is None:
-            zero = jnp.zeros_like(arrays[3])
-            arrays += [jnp.zeros_like(arrays[1]), zero, zero]
         return self._solve(*arrays)
-
-    def _checked(self, name: str, array: ArrayLike, size: int) -> jax.Array:
-        dtype = getattr(array, "dtype", None)
-        if dtype is None or str(dtype) != self.dtype:
-            raise ProblemError(
-                f"{name} must be an array of {self.dtype}, got {dtype or type(array).__name__}; "
-                f'cast it with `.astype("{self.dtype}")`.'
-            )
-        if array.ndim < 1 or array.shape[-1] != size:
-            raise ProblemError(
-                f"{name} has shape {tuple(array.shape)}; its last axis must have length {size}."
-            )
-        return jnp.asarray(array)
 
     def _solve_batch(self, *arrays: jax.Array) -> QPSolution:
         leading = arrays[0].shape[:-1]
@@ -199,19 +186,34 @@ class QPSolver:
         )
         return QPSolution(x, y, objective, status, iterations, primal, dual, QPWarmStart(x, s, y))
 
+    def _start(
+        self, data: QPData, given: tuple[jax.Array, ...], rho: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Unscaled x, s and y from a `QPWarmStart`; zero for a cold start."""
+        if not given:
+            zero = jnp.zeros_like(data.lower)
+            return jnp.zeros_like(data.q), zero, zero
+        x, s, y = given
+        no_s, no_y = (jnp.isnan(rows).all(axis=1, keepdims=True) for rows in (s, y))
+        clipped = jnp.clip(s, data.lower, data.upper)
+        y = jnp.where(no_y, rho * (s - clipped), y)
+        s = jnp.where(no_s, self._matrices.A.product(data.A, x), jnp.where(no_y, clipped, s))
+        # Not finite is what an instance without a solution leaves behind: it starts afresh.
+        known = jnp.isfinite(jnp.concatenate([x, s, y], axis=1)).all(axis=1, keepdims=True)
+        x, s, y = (jnp.where(known, array, 0) for array in (x, s, y))
+        return x, s, y
+
     def _iterate(self, data: QPData, start: tuple[jax.Array, ...]) -> tuple[Any, ...]:
         """x, y, objective and (s, status, iterations, residuals) in the engine's layout."""
         scaling = self._nominal
         if scaling is None:
             scaling = self._equilibration.ruiz(data, self._matrices, self.settings.scaling)
         scaled = self._equilibration.apply(data, scaling)
-        factors, free = row_factors(scaled, self.settings)
+        factors, free = row_factors(scaled, self.settings, self._row_classes)
         admm = ADMM(
             self._engine, self._matrices, self.settings, data, scaled, scaling, factors, free
         )
-        # Not finite is what an instance without a solution leaves behind: it starts afresh.
-        known = jnp.isfinite(jnp.concatenate(start, axis=1)).all(axis=1, keepdims=True)
-        x, s, y = (jnp.where(known, array, 0) for array in start)
+        x, s, y = self._start(data, start, rho_rows(self.settings.rho, factors, free))
         start = (x / scaling.x, scaling.con * s, scaling.cost * y / scaling.con)
         end = iterate(admm, start, initial_status(data))
         x, s, y = admm.unscaled(end.x, end.v, end.rho)
@@ -248,6 +250,24 @@ def _no_tangent(array: jax.Array) -> Any:
     if jnp.issubdtype(array.dtype, jnp.floating):
         return jnp.zeros_like(array)
     return np.zeros(array.shape, dtype=jax.dtypes.float0)
+
+
+def _check_classes(given: Sequence[int] | np.ndarray | None, n_cons: int) -> np.ndarray | None:
+    if given is None:
+        return None
+    classes = np.asarray(given)
+    if classes.shape != (n_cons,) or (n_cons and classes.dtype.kind not in "iu"):
+        raise ProblemError(
+            f"row_classes must be one RowClass per row of A: {n_cons} integers; got shape "
+            f"{classes.shape}, dtype {classes.dtype}."
+        )
+    wrong = np.flatnonzero(~np.isin(classes, list(RowClass)))
+    if wrong.size:
+        raise ProblemError(
+            f"row_classes[{wrong[0]}] is {classes[wrong[0]]}; use RowClass.EQUALITY, "
+            "RowClass.INEQUALITY or RowClass.FREE."
+        )
+    return classes
 
 
 def _choose(engine: str) -> str:

@@ -10,8 +10,10 @@ from numbers import Integral, Real
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 
 from warpmpc._errors import SettingsError
+from warpmpc._types import ArrayLike
 
 
 class Status(IntEnum):
@@ -23,6 +25,14 @@ class Status(IntEnum):
     DUAL_INFEASIBLE = 3
     NON_FINITE = 4
     INVALID_BOUNDS = 5
+
+
+class RowClass(IntEnum):
+    """What rho a row of A has: OSQP's codes."""
+
+    FREE = -1
+    INEQUALITY = 0
+    EQUALITY = 1
 
 
 @dataclass(frozen=True)
@@ -109,11 +119,35 @@ class ADMMSettings:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class QPWarmStart:
-    """Where an iteration starts: unscaled x, s (the projected A x) and multipliers y."""
+    """Where an iteration starts: unscaled x, s (the projected A x) and multipliers y.
+
+    The warm start of a solution has all three.  `from_xy` and `from_xv` make one from less; what is
+    unknown is NaN until `QPSolver.solve` fills it in, so all have one structure: a loop can begin
+    with either and go on with those of its solutions.  An instance without a usable x, or with
+    other numbers that are not finite, starts at zero.
+    """
 
     x: jax.Array
     s: jax.Array
     y: jax.Array
+
+    @classmethod
+    def from_xy(cls, x: ArrayLike, y: ArrayLike) -> QPWarmStart:
+        """From a point and multipliers, of any other solver; s becomes A x, as in OSQP."""
+        return cls(jnp.asarray(x), _unknown(y), jnp.asarray(y))
+
+    @classmethod
+    def from_xv(cls, x: ArrayLike, v: ArrayLike) -> QPWarmStart:
+        """From a point and v = s + y / rho: s becomes v clipped to the bounds, y = rho (v - s).
+
+        Rho is that of the row before any adaptation: `ADMMSettings.rho`, times `rho_equality` for
+        equalities, 1e-6 for free rows.
+        """
+        return cls(jnp.asarray(x), jnp.asarray(v), _unknown(v))
+
+
+def _unknown(like: ArrayLike) -> jax.Array:
+    return jnp.full_like(jnp.asarray(like), jnp.nan)
 
 
 @jax.tree_util.register_dataclass
