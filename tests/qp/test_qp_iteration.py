@@ -1,13 +1,16 @@
 """Warm starts, iteration counts, rho and reported residuals of `QPSolver`."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from qp_cases import OSQP_TIGHT, family, fixed, osqp_solve, ring, solver_for
+from qp_cases import OSQP_TIGHT, family, fixed, osqp_solve, ring, solver_for, spoiled_ring
 from warpmpc import ADMMSettings, QPWarmStart, Status
 
 BATCH = 33
 PLAIN = ADMMSettings(eps_abs=1e-8, eps_rel=1e-8, max_iter=20_000, adaptive_rho_every=0, scaling=0)
+EACH = {"scaling": 0, "adaptive_rho": 0, "check_dualgap": 0, "check_termination": 1}
 FAR_OFF = ADMMSettings(eps_abs=1e-8, eps_rel=1e-8, max_iter=20_000, rho=1e-4)
 
 
@@ -94,6 +97,72 @@ class TestIterations:
         assert set(iterations[status == Status.SOLVED]) <= {25, 33}
         np.testing.assert_array_equal(iterations[status == Status.MAX_ITER], 33)
         assert (status == Status.MAX_ITER).any()
+
+
+class TestEveryIterationIsChecked:
+    """`check_every=1`: the first iteration counts like any other."""
+
+    SETTINGS = replace(PLAIN, check_every=1)
+
+    @pytest.mark.parametrize("engine", ["sparse", "dense"])
+    def test_from_the_solution(self, engine):
+        given = ring(BATCH)
+        solver = solver_for(given, replace(self.SETTINGS, eps_abs=1e-6, eps_rel=1e-6), engine)
+        exact = solver_for(given, PLAIN).solve(*given.args)
+        solution = solver.solve(*given.args, warm_start=exact.warm_start)
+        np.testing.assert_array_equal(solution.status, Status.SOLVED)
+        np.testing.assert_array_equal(solution.iterations, 1)
+
+    @pytest.mark.oracle
+    def test_osqp_stops_at_the_same_iteration(self):
+        """From cold, and from solutions to a looser tolerance."""
+        given, options = ring(BATCH), {"eps_abs": 1e-8, "eps_rel": 1e-8, "max_iter": 20_000}
+        solver = solver_for(given, self.SETTINGS)
+        cold = solver.solve(*given.args)
+        near = [osqp_solve(qp, eps_abs=1e-7, eps_rel=1e-7) for qp in given.instances]
+        x, y = np.stack([one.x for one in near]), np.stack([one.y for one in near])
+        warm = solver.solve(*given.args, warm_start=QPWarmStart.from_xy(x, y))
+        for b, qp in enumerate(given.instances):
+            wanted = osqp_solve(qp, **options, **EACH)
+            assert cold.iterations[b] == wanted.iterations
+            wanted = osqp_solve(qp, (x[b], y[b]), **options, **EACH)
+            assert warm.iterations[b] == wanted.iterations
+        assert len(set(np.asarray(cold.iterations))) > 10
+
+    @pytest.mark.oracle
+    def test_infeasibility_is_seen_as_early_as_osqp_sees_it(self):
+        given = spoiled_ring()
+        solution = solver_for(given, self.SETTINGS).solve(*given.args)
+        for b in (1, 4, 18, 32):
+            options = {"eps_abs": 1e-8, "eps_rel": 1e-8, **EACH}
+            wanted = osqp_solve(given.instance(b), **options)
+            assert (solution.status[b], solution.iterations[b]) == (
+                wanted.status,
+                wanted.iterations,
+            )
+
+    def test_one_iteration_only(self):
+        """The last iteration is always judged, the first one included."""
+        given = ring(BATCH)
+        exact = solver_for(given, PLAIN).solve(*given.args)
+        for check_every in (0, 1):
+            settings = ADMMSettings(
+                max_iter=1, check_every=check_every, adaptive_rho_every=0, scaling=0
+            )
+            solver = solver_for(given, settings)
+            warm = solver.solve(*given.args, warm_start=exact.warm_start)
+            cold = solver.solve(*given.args)
+            np.testing.assert_array_equal(warm.status, Status.SOLVED)
+            np.testing.assert_array_equal(cold.status, Status.MAX_ITER)
+            np.testing.assert_array_equal(cold.iterations, 1)
+
+    def test_rho_may_be_adapted_at_once(self):
+        given = ring(BATCH)
+        settings = replace(FAR_OFF, check_every=1, adaptive_rho_every=1)
+        solution = solver_for(given, settings).solve(*given.args)
+        np.testing.assert_array_equal(solution.status, Status.SOLVED)
+        exact = solver_for(given, PLAIN).solve(*given.args)
+        np.testing.assert_allclose(solution.x, exact.x, rtol=0, atol=1e-5)
 
 
 class TestRho:

@@ -93,8 +93,11 @@ class ADMM:
         """x, s and y of the unscaled problem."""
         s = self.clip(v)
         y = self.rho(rho) * (v - s)
-        scaling = self.scaling
-        return scaling.x * x, s / scaling.con, scaling.con * y / scaling.cost
+        return self.scaling.x * x, s / self.scaling.con, self.unscaled_dual(y)
+
+    def unscaled_dual(self, y: jax.Array) -> jax.Array:
+        """Multipliers of the unscaled problem."""
+        return self.scaling.con * y / self.scaling.cost
 
 
 def iterate(
@@ -105,7 +108,7 @@ def iterate(
     Instances whose status is not MAX_ITER at the start are left alone.
     """
     x, s, y = start
-    rho = jnp.full_like(status, admm.settings.rho, dtype=x.dtype)
+    settings, rho = admm.settings, jnp.full_like(status, admm.settings.rho, dtype=x.dtype)
     kkt, rows = admm.prepare(rho), admm.rho(rho)
     # The first iteration may start from an s that is no projection; from then on v says it all.
     x_next, v = admm.update(kkt, rows, x, s, y / rows)
@@ -120,17 +123,23 @@ def iterate(
         residuals=Residuals(nothing, nothing, nothing, nothing),
         iteration=jnp.asarray(1, dtype=jnp.int32),
     )
+    if _period(settings) == 1 or settings.max_iter == 1:
+        progress = _check(admm, progress, (admm.scaling.x * x, admm.unscaled_dual(y)))
     return jax.lax.while_loop(
-        lambda p: (p.iteration < admm.settings.max_iter) & (p.status == Status.MAX_ITER).any(),
+        lambda p: (p.iteration < settings.max_iter) & (p.status == Status.MAX_ITER).any(),
         lambda p: _chunk(admm, p),
-        progress if admm.settings.max_iter > 1 else _check(admm, progress, progress),
+        progress,
     )
+
+
+def _period(settings: ADMMSettings) -> int:
+    """Residuals are needed after every multiple of so many iterations, and after the last."""
+    return settings.check_every or settings.adaptive_rho_every or settings.max_iter
 
 
 def _chunk(admm: ADMM, before: Progress) -> Progress:
     """Iterations up to the next check, then the check."""
-    settings = admm.settings
-    period = settings.check_every or settings.adaptive_rho_every or settings.max_iter
+    settings, period = admm.settings, _period(admm.settings)
     # Checks fall on multiples of the period; the first iteration is already done.
     steps = jnp.minimum(period - before.iteration % period, settings.max_iter - before.iteration)
     rows = admm.rho(before.rho)
@@ -150,25 +159,25 @@ def _chunk(admm: ADMM, before: Progress) -> Progress:
         iteration=before.iteration + steps,
         iterations=jnp.where(active, before.iteration + steps, before.iterations),
     )
-    return _check(admm, now, replace(before, x=x_last, v=v_last))
+    x_last, _, y_last = admm.unscaled(x_last, v_last, before.rho)
+    return _check(admm, now, (x_last, y_last))
 
 
-def _check(admm: ADMM, now: Progress, last: Progress) -> Progress:
-    """Residuals, certificates, and a new rho where it pays."""
+def _check(admm: ADMM, now: Progress, last: tuple[jax.Array, jax.Array]) -> Progress:
+    """Residuals, certificates, and a new rho where it pays; `last`: x and y one iteration ago."""
     settings = admm.settings
     x, s, y = admm.unscaled(now.x, now.v, now.rho)
-    x_last, _, y_last = admm.unscaled(last.x, last.v, last.rho)
     r = residuals(admm.data, admm.matrices, x, s, y)
     status = now.status
     if settings.check_every:
         done = [
             (
                 Status.DUAL_INFEASIBLE,
-                is_dual_infeasible(admm.data, admm.matrices, x - x_last, settings),
+                is_dual_infeasible(admm.data, admm.matrices, x - last[0], settings),
             ),
             (
                 Status.PRIMAL_INFEASIBLE,
-                is_primal_infeasible(admm.data, admm.matrices, y - y_last, settings),
+                is_primal_infeasible(admm.data, admm.matrices, y - last[1], settings),
             ),
             (Status.SOLVED, is_solved(r, settings)),
         ]
