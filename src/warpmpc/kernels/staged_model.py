@@ -17,6 +17,7 @@ from warpmpc.symbolic.stage_program import StageProgram
 
 _BLOCK = 64
 _STEP = 8  # registers are allocated in eights
+_SCHEDULERS = 4  # per multiprocessor, each with its own quarter of the registers
 # Fewer registers than this spill what a stage needs.
 _LEAST = {"float32": 64, "float64": 128}
 _FACTOR = {"float32": 168, "float64": 255}
@@ -43,8 +44,8 @@ class StagedShape:
 
 def loop_shape(program: StageProgram, tiles: int, dtype: str) -> StagedShape:
     """Shape of the ADMM loop: all tiles in one wave if that leaves enough registers."""
-    warps = -(-tiles // multiprocessors())
-    fitting = REGISTER_FILE // (LANES * warps) // _STEP * _STEP
+    per_scheduler = -(-tiles // (multiprocessors() * _SCHEDULERS))
+    fitting = REGISTER_FILE // (_SCHEDULERS * LANES * per_scheduler) // _STEP * _STEP
     registers = min(max(fitting, _LEAST[dtype]), MAX_REGISTERS)
     return StagedShape(registers, _BLOCK, _prefetch(program, tiles, dtype))
 
