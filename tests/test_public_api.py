@@ -24,6 +24,7 @@ PUBLIC = {
     "QPWarmStart",
     "RowClass",
     "SettingsError",
+    "StagedSettings",
     "Status",
     "WarpMPCError",
     "__version__",

@@ -23,6 +23,7 @@ from warpmpc._types import FactorStatus
 from warpmpc.qp.kkt_solvers.base import LDLSettings
 from warpmpc.qp.ldl_solver import LDLFactor, LDLSolver
 from warpmpc.qp.qp_solver import QPSolver
+from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, RowClass, Status
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ __all__ = [
     "QPWarmStart",
     "RowClass",
     "SettingsError",
+    "StagedSettings",
     "Status",
     "WarpMPCError",
     "__version__",

@@ -268,7 +268,6 @@ class TestCounts:
 class TestSettings:
     def test_sizes_follow_the_variant(self, monkeypatch):
         monkeypatch.setattr(qp, "platform", lambda: "gpu")
-        monkeypatch.setattr(qp, "unavailable", lambda engine: None)
         settings = QPBenchSettings((512, 10_000, 100_000), baselines=False)
         steps = plan(settings)
         sizes = {name: [s.batch for s in steps if s.solver == name] for name, *_ in steps}
@@ -276,14 +275,6 @@ class TestSettings:
         assert sizes["pcg"] == [512, 10_000]
         assert sizes["dense"] == [128]
         assert sizes["sparse_kkt"] == sizes["staged_lsq"] == [10_000]
-
-    def test_engine_that_does_not_exist_yet_is_a_row(self, monkeypatch):
-        monkeypatch.setattr(qp, "unavailable", lambda engine: f"QPSolver has no engine {engine!r}")
-        settings = QPBenchSettings((4, 8), variants=("staged",), baselines=False, gradients=False)
-        (row,) = qp.run(settings)
-        assert row["skipped"] == "QPSolver has no engine 'staged'"
-        assert qp_variants.unavailable("sparse") is None
-        assert qp_variants.unavailable("magic") == "QPSolver has no engine 'magic'"
 
     def test_cores(self):
         before = os.sched_getaffinity(0)

@@ -19,7 +19,6 @@ from warpmpc.bench.qp_variants import (
     bytes_wanted,
     measure_variant,
     nnz_L,
-    unavailable,
 )
 from warpmpc.bench.record import Row
 from warpmpc.bench.runner import Runner
@@ -68,8 +67,6 @@ def plan(settings: QPBenchSettings) -> list[Step]:
 def _sizes(name: str, settings: QPBenchSettings) -> list[int]:
     """Batch sizes of a variant; gradients at the largest of them."""
     variant = VARIANTS[name]
-    if unavailable(variant.engine):
-        return [settings.sizes[0]]  # one row is enough to say so
     sizes = within(settings.sizes, variant.largest[platform()])
     return sizes[-1:] if variant.gradient else sizes
 
@@ -112,10 +109,6 @@ class QPRunner(Runner):
     def label(self, step: Step) -> str:
         """From the table of variants."""
         return VARIANTS[step.solver].label
-
-    def unavailable(self, step: Step) -> str | None:
-        """An engine that this version does not have."""
-        return unavailable(VARIANTS[step.solver].engine)
 
     def same_batch(self, step: Step) -> Any:
         """Gradients have another seed."""

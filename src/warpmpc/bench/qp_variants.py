@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
-from inspect import signature
 from typing import Any
 
 import jax
@@ -15,7 +14,6 @@ import numpy as np
 
 from warpmpc.bench.qp_case import SETTINGS, QPCase
 from warpmpc.bench.timing import Measured, build, measure
-from warpmpc.qp.kkt_solvers.kkt_engines import ENGINES
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.types import QPSolution
 from warpmpc.symbolic.elimination import eliminate
@@ -64,13 +62,6 @@ VARIANTS: dict[str, Variant] = {
     "sparse_lsq": Variant("and gradient by least squares", "sparse", "lsq", _LSQ),
 }
 ENGINE_NAMES = tuple(name for name, variant in VARIANTS.items() if variant.gradient is None)
-
-
-def unavailable(engine: str) -> str | None:
-    """Why an engine cannot run; None if it can."""
-    if engine in ENGINES or (engine == STAGED and "stages" in signature(QPSolver).parameters):
-        return None
-    return f"QPSolver has no engine {engine!r}"
 
 
 @cache

@@ -68,11 +68,6 @@ class Runner(ABC):
     def bytes_wanted(self, step: Step) -> int:
         """Memory that a variant may need."""
 
-    def unavailable(self, step: Step) -> str | None:
-        """Why a variant cannot run here; None if it can."""
-        del step
-        return None
-
     def same_batch(self, step: Step) -> Any:
         """Equal for steps that share a batch."""
         return step.batch, step.dtype
@@ -99,7 +94,7 @@ class Runner(ABC):
     def _obstacle(self, step: Step) -> str | None:
         baseline = self._baselines.get(step.solver)
         if baseline is None:
-            return self.unavailable(step) or self._too_large(self.bytes_wanted(step))
+            return self._too_large(self.bytes_wanted(step))
         wanted = step.batch * baseline.bytes_wanted(np.dtype(step.dtype).itemsize)
         return baseline.obstacle() or self._too_large(wanted)
 

@@ -99,7 +99,7 @@ _CHECK = r"""
         if (nodes[i].is_row) {
             const Pack v = AT(X, i), lo = GET(Q, i), hi = GET(U, i);
             const Pack y = (v - CLIP(v, lo, hi)) / GET(R, i);
-            poison += y - y;
+            poison += y * unit - y * unit;  // the unscaled one may overflow
             AT(W, i) = y;
             if (!certify) continue;
             const Pack large = INFINITE * unit * cost;
@@ -112,7 +112,7 @@ _CHECK = r"""
             support += (lo < -large ? none : lo) * MIN(change, none);
         } else {
             const Pack x = AT(X, i);
-            poison += x - x;
+            poison += x * unit - x * unit;
             if (!certify) continue;
             const Pack change = x - AT(V, i);
             AT(V, i) = change;

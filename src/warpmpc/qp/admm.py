@@ -7,16 +7,15 @@ This is OSQP's iteration exactly, with fewer vectors.  Arrays are ``[groups, row
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from warpmpc.qp.conditioning import QPData, Scaling, adapted_rho, rho_rows
+from warpmpc.qp.conditioning import Residuals, ScaledQP
 from warpmpc.qp.kkt_solvers.kkt_engines import KKTEngine
-from warpmpc.qp.products import QPMatrices
+from warpmpc.qp.products import QPMatrices, total
 from warpmpc.qp.termination import (
-    Residuals,
     is_dual_infeasible,
     is_primal_infeasible,
     is_solved,
@@ -41,6 +40,53 @@ class Progress:
 
 
 @dataclass(frozen=True, eq=False)
+class LoopEnd:
+    """Where an ADMM loop ended: scaled x and v; everything else belongs to the unscaled QP."""
+
+    x: jax.Array
+    v: jax.Array
+    rho: jax.Array
+    status: jax.Array
+    iterations: jax.Array
+    residuals: Residuals
+    objective: jax.Array
+
+
+class ADMMLoop(Protocol):
+    """Runs the iteration from scaled (x, s, y) until every instance is done.
+
+    Instances whose status is not MAX_ITER at the start are left alone.  `values_per_instance`
+    counts the numbers that a loop keeps in memory at a time.
+    """
+
+    lanes: int
+    values_per_instance: int
+
+    def run(self, problem: ScaledQP, start: tuple[jax.Array, ...], status: jax.Array) -> LoopEnd:
+        """The whole loop."""
+        ...
+
+
+class GenericLoop:
+    """The loop written with JAX around an engine that solves linear systems."""
+
+    def __init__(self, engine: KKTEngine, matrices: QPMatrices, settings: ADMMSettings):
+        """Keeps the engine."""
+        self._engine, self._matrices, self._settings = engine, matrices, settings
+        self.lanes, self.values_per_instance = engine.lanes, engine.values_per_instance
+
+    def run(self, problem: ScaledQP, start: tuple[jax.Array, ...], status: jax.Array) -> LoopEnd:
+        """The whole loop."""
+        admm = ADMM(self._engine, self._matrices, self._settings, problem)
+        end = iterate(admm, start, status)
+        x = problem.scaling.x * end.x
+        Px = self._matrices.P.product(problem.data.P, x)
+        objective = total((0.5 * Px + problem.data.q) * x)
+        found = (end.x, end.v, end.rho, end.status, end.iterations, end.residuals)
+        return LoopEnd(*found, objective)
+
+
+@dataclass(frozen=True, eq=False)
 class ADMM:
     """The iteration for one scaled batch.
 
@@ -48,68 +94,39 @@ class ADMM:
         engine: Solver of the KKT system.
         matrices: Products with P and A.
         settings: Tolerances and limits.
-        data: Unscaled data.
-        scaled: Scaled data.
-        scaling: How they relate.
-        factors: Factor of each row on rho.
-        free: Rows without bounds.
+        problem: The batch.
     """
 
     engine: KKTEngine
     matrices: QPMatrices
     settings: ADMMSettings
-    data: QPData
-    scaled: QPData
-    scaling: Scaling
-    factors: jax.Array
-    free: jax.Array
-
-    def clip(self, v: jax.Array) -> jax.Array:
-        """Projection onto the bounds."""
-        return jnp.clip(v, self.scaled.lower, self.scaled.upper)
+    problem: ScaledQP
 
     def update(
         self, kkt: Any, rho: jax.Array, x: jax.Array, s: jax.Array, dual: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """One iteration from x, s and y / rho; returns x and v."""
         settings, n = self.settings, x.shape[1]
-        rhs = jnp.concatenate([settings.sigma * x - self.scaled.q, s - dual], axis=1)
+        rhs = jnp.concatenate([settings.sigma * x - self.problem.scaled.q, s - dual], axis=1)
         solution = self.engine.solve(kkt, rhs, x)
         omega = settings.relaxation
         x_next = omega * solution[:, :n] + (1 - omega) * x
         return x_next, s + (1 - omega) * dual + omega / rho * solution[:, n:]
 
-    def rho(self, rho: jax.Array) -> jax.Array:
-        """Rho of every row."""
-        return rho_rows(rho, self.factors, self.free)
-
     def prepare(self, rho: jax.Array) -> Any:
         """Factorises K for this rho."""
-        return self.engine.prepare(self.scaled.P, self.scaled.A, self.rho(rho))
-
-    def unscaled(
-        self, x: jax.Array, v: jax.Array, rho: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """x, s and y of the unscaled problem."""
-        s = self.clip(v)
-        y = self.rho(rho) * (v - s)
-        return self.scaling.x * x, s / self.scaling.con, self.unscaled_dual(y)
-
-    def unscaled_dual(self, y: jax.Array) -> jax.Array:
-        """Multipliers of the unscaled problem."""
-        return self.scaling.con * y / self.scaling.cost
+        scaled = self.problem.scaled
+        return self.engine.prepare(scaled.P, scaled.A, self.problem.rho(rho))
 
 
-def iterate(
-    admm: ADMM, start: tuple[jax.Array, jax.Array, jax.Array], status: jax.Array
-) -> Progress:
+def iterate(admm: ADMM, start: tuple[jax.Array, ...], status: jax.Array) -> Progress:
     """Runs the iteration from scaled (x, s, y) until every instance is done.
 
     Instances whose status is not MAX_ITER at the start are left alone.
     """
     x, s, y = start
     settings, rho = admm.settings, jnp.full_like(status, admm.settings.rho, dtype=x.dtype)
-    kkt, rows = admm.prepare(rho), admm.rho(rho)
+    kkt, rows = admm.prepare(rho), admm.problem.rho(rho)
     # The first iteration may start from an s that is no projection; from then on v says it all.
     x_next, v = admm.update(kkt, rows, x, s, y / rows)
     nothing = jnp.zeros_like(rho)
@@ -124,7 +141,9 @@ def iterate(
         iteration=jnp.asarray(1, dtype=jnp.int32),
     )
     if _period(settings) == 1 or settings.max_iter == 1:
-        progress = _check(admm, progress, (admm.scaling.x * x, admm.unscaled_dual(y)))
+        progress = _check(
+            admm, progress, (admm.problem.scaling.x * x, admm.problem.unscaled_dual(y))
+        )
     return jax.lax.while_loop(
         lambda p: (p.iteration < settings.max_iter) & (p.status == Status.MAX_ITER).any(),
         lambda p: _chunk(admm, p),
@@ -142,11 +161,11 @@ def _chunk(admm: ADMM, before: Progress) -> Progress:
     settings, period = admm.settings, _period(admm.settings)
     # Checks fall on multiples of the period; the first iteration is already done.
     steps = jnp.minimum(period - before.iteration % period, settings.max_iter - before.iteration)
-    rows = admm.rho(before.rho)
+    rows = admm.problem.rho(before.rho)
 
     def step(_: int, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         x, v = carry[:2]
-        s = admm.clip(v)
+        s = admm.problem.clip(v)
         return *admm.update(before.kkt, rows, x, s, v - s), x, v
 
     carry = (before.x, before.v, before.x, before.v)
@@ -159,25 +178,25 @@ def _chunk(admm: ADMM, before: Progress) -> Progress:
         iteration=before.iteration + steps,
         iterations=jnp.where(active, before.iteration + steps, before.iterations),
     )
-    x_last, _, y_last = admm.unscaled(x_last, v_last, before.rho)
+    x_last, _, y_last = admm.problem.unscaled(x_last, v_last, before.rho)
     return _check(admm, now, (x_last, y_last))
 
 
 def _check(admm: ADMM, now: Progress, last: tuple[jax.Array, jax.Array]) -> Progress:
     """Residuals, certificates, and a new rho where it pays; `last`: x and y one iteration ago."""
     settings = admm.settings
-    x, s, y = admm.unscaled(now.x, now.v, now.rho)
-    r = residuals(admm.data, admm.matrices, x, s, y)
+    x, s, y = admm.problem.unscaled(now.x, now.v, now.rho)
+    r = residuals(admm.problem.data, admm.matrices, x, s, y)
     status = now.status
     if settings.check_every:
         done = [
             (
                 Status.DUAL_INFEASIBLE,
-                is_dual_infeasible(admm.data, admm.matrices, x - last[0], settings),
+                is_dual_infeasible(admm.problem.data, admm.matrices, x - last[0], settings),
             ),
             (
                 Status.PRIMAL_INFEASIBLE,
-                is_primal_infeasible(admm.data, admm.matrices, y - last[1], settings),
+                is_primal_infeasible(admm.problem.data, admm.matrices, y - last[1], settings),
             ),
             (Status.SOLVED, is_solved(r, settings)),
         ]
@@ -195,17 +214,11 @@ def _check(admm: ADMM, now: Progress, last: tuple[jax.Array, jax.Array]) -> Prog
 def _adapt(admm: ADMM, now: Progress, r: Residuals) -> Progress:
     """Changes rho of the instances where it pays and factorises again if there are any."""
     settings = admm.settings
-    wanted = adapted_rho(now.rho, (r.primal, r.primal_scale), (r.dual, r.dual_scale))
-    factor = settings.adaptive_rho_tolerance
-    pays = (wanted > factor * now.rho) | (wanted < now.rho / factor)
     due = (now.iteration % settings.adaptive_rho_every == 0) & (now.iteration < settings.max_iter)
-    change = due & pays & (now.status == Status.MAX_ITER)
+    may = due & (now.status == Status.MAX_ITER)
+    change, rho, v = admm.problem.balanced(now.rho, now.v, r, may, settings.adaptive_rho_tolerance)
 
     def refactor(p: Progress) -> Progress:
-        rho = jnp.where(change, wanted, p.rho).astype(p.rho.dtype)
-        s = admm.clip(p.v)
-        # y stays what it was; v changes because y = rho (v - s).  Nobody else's v changes a bit.
-        v = s + (p.v - s) * (admm.rho(p.rho) / admm.rho(rho))
-        return replace(p, rho=rho, v=jnp.where(change, v, p.v), kkt=admm.prepare(rho))
+        return replace(p, rho=rho, v=v, kkt=admm.prepare(rho))
 
     return jax.lax.cond(change.any(), refactor, lambda p: p, now)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.qp.products import QPMatrices, total
+from warpmpc.qp.products import QPMatrices, rounded, total
 from warpmpc.qp.types import ADMMSettings, RowClass
 from warpmpc.symbolic.pattern import SparsePattern
 
@@ -132,3 +132,80 @@ def adapted_rho(
     relative_primal = primal[0] / (primal[1] + tiny)
     relative_dual = dual[0] / (dual[1] + tiny)
     return jnp.clip(rho * jnp.sqrt(relative_primal / (relative_dual + tiny)), RHO_MIN, RHO_MAX)
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledQP:
+    """A batch of QPs as an ADMM loop sees it.
+
+    Attributes:
+        data: Unscaled data.
+        scaled: Scaled data.
+        scaling: How they relate.
+        factors: Factor of each row on rho.
+        free: Rows whose rho is fixed.
+        identical: Whether nothing is scaled.
+    """
+
+    data: QPData
+    scaled: QPData
+    scaling: Scaling
+    factors: jax.Array
+    free: jax.Array
+    identical: bool
+
+    def clip(self, v: jax.Array) -> jax.Array:
+        """Projection onto the scaled bounds."""
+        return jnp.clip(v, self.scaled.lower, self.scaled.upper)
+
+    def rho(self, rho: jax.Array | float) -> jax.Array:
+        """Rho of every row."""
+        return rho_rows(rho, self.factors, self.free)
+
+    def scaled_start(self, x: jax.Array, s: jax.Array, y: jax.Array) -> tuple[jax.Array, ...]:
+        """Scaled x, s and y."""
+        scaling = self.scaling
+        return x / scaling.x, scaling.con * s, scaling.cost * y / scaling.con
+
+    def unscaled(
+        self, x: jax.Array, v: jax.Array, rho: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Unscaled x, s and y."""
+        s = self.clip(v)
+        y = self.rho(rho) * (v - s)
+        return self.scaling.x * x, s / self.scaling.con, self.unscaled_dual(y)
+
+    def unscaled_dual(self, y: jax.Array) -> jax.Array:
+        """Multipliers of the unscaled problem."""
+        return self.scaling.con * y / self.scaling.cost
+
+    def balanced(
+        self, rho: jax.Array, v: jax.Array, r: Residuals, may: jax.Array, tolerance: float
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Which instances change rho, and new rho and v.
+
+        Args:
+            rho: Of each instance.
+            v: Of each row.
+            r: Residuals of the unscaled problem.
+            may: Which instances may change it.
+            tolerance: Rho changes by more than this factor or not at all.
+        """
+        wanted = adapted_rho(rho, (r.primal, r.primal_scale), (r.dual, r.dual_scale))
+        change = may & ((wanted > tolerance * rho) | (wanted < rho / tolerance))
+        new = jnp.where(change, wanted, rho).astype(rho.dtype)
+        s = self.clip(v)
+        # y stays what it was; v changes because y = rho (v - s).  Nobody else's v changes a bit.
+        moved = s + rounded((v - s) * (self.rho(rho) / self.rho(new)))
+        return change, new, jnp.where(change, moved, v)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """Residuals and what they are measured against, ``[groups, 1, lanes]`` each."""
+
+    primal: jax.Array
+    primal_scale: jax.Array
+    dual: jax.Array
+    dual_scale: jax.Array

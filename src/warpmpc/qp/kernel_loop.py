@@ -20,10 +20,10 @@ from warpmpc.kernels.ldl_engine import window_fits
 from warpmpc.kernels.rolled_engine import RolledKernels
 from warpmpc.kernels.staged_engine import StagedKernels
 from warpmpc.kernels.tiles import LANES
-from warpmpc.qp.conditioning import QPData, Scaling, adapted_rho, rho_rows
+from warpmpc.qp.admm import LoopEnd
+from warpmpc.qp.conditioning import Residuals, ScaledQP
 from warpmpc.qp.kkt_solvers.kkt_engines import KKTSystem
 from warpmpc.qp.staged_settings import StagedSettings
-from warpmpc.qp.termination import Residuals
 from warpmpc.qp.types import ADMMSettings, Status
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.kkt import KKTPattern
@@ -43,7 +43,10 @@ _LARGEST_CODE = 12_000
 class LoopKernels(Protocol):
     """Kernels of one program; they choose their launch shapes."""
 
-    program: Program
+    @property
+    def program(self) -> Program:
+        """Which order nodes and values are in."""
+        ...
 
     def factor(self, K: jax.Array) -> jax.Array:
         """Factors of all tiles."""
@@ -65,40 +68,6 @@ class LoopKernels(Protocol):
     ) -> LoopState:
         """Iterates from iteration `begin` on; `R` is 1/rho of rows, `numbers` the tolerances."""
         ...
-
-
-@dataclass(frozen=True, eq=False)
-class LoopProblem:
-    """What an ADMM loop solves, ``[tiles, rows, 32]``.
-
-    Attributes:
-        scaled: Scaled data.
-        scaling: How they relate to the unscaled ones; None if they are the same.
-        factors: Factor of each row on rho.
-        free: Rows without bounds.
-    """
-
-    scaled: QPData
-    scaling: Scaling | None
-    factors: jax.Array
-    free: jax.Array
-
-    def rho_rows(self, rho: jax.Array) -> jax.Array:
-        """Rho of every row."""
-        return rho_rows(rho, self.factors, self.free)
-
-
-@dataclass(frozen=True, eq=False)
-class LoopEnd:
-    """Where an ADMM loop ended; scaled x and v, everything else unscaled."""
-
-    x: jax.Array
-    v: jax.Array
-    rho: jax.Array
-    status: jax.Array
-    iterations: jax.Array
-    residuals: Residuals
-    objective: jax.Array
 
 
 @jax.tree_util.register_dataclass
@@ -124,22 +93,25 @@ class KernelLoop:
             settings: Of the iteration.
         """
         self._settings, self._system, self._kernels = settings, system, kernels
-        self.program = kernels.program
+        self.lanes, self.program = LANES, kernels.program
+        n, n_L = self.program.n_nodes, self.program.n_L
+        # K and its factor, twice while rho changes; vectors of the loop.
+        self.values_per_instance = 2 * (self.program.K_order.size + n_L + n) + 9 * n
         self._order = _Order(self.program, system.kkt.n_vars)
         names = ("sigma", "relaxation", "eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")
         self._numbers = np.array([getattr(settings, name) for name in names])
 
     def run(
         self,
-        problem: LoopProblem,
-        start: tuple[jax.Array, jax.Array, jax.Array],
+        problem: ScaledQP,
+        start: tuple[jax.Array, ...],
         status: jax.Array,
     ) -> LoopEnd:
         """Iterates from scaled (x, s, y); instances whose status is not MAX_ITER stay."""
         settings, nodes = self._settings, self._order
         x, s, y = start
         rho = jnp.full_like(status, settings.rho, dtype=x.dtype)
-        rows = problem.rho_rows(rho)
+        rows = problem.rho(rho)
         data = self._data(problem, s, rows)
         state = LoopState(
             X=nodes.join(x, s + y / rows),
@@ -160,36 +132,38 @@ class KernelLoop:
                 lambda c: self._adapt(problem, data, self._launch(problem, data, c)),
                 carry,
             )
-        report = [end.state.report[:, i : i + 1] for i in range(5)]
         return LoopEnd(
             *nodes.split(end.state.X),
             end.rho,
             end.state.status,
             end.state.iterations,
-            Residuals(*report[:4]),
-            report[4],
+            _residuals(end.state),
+            end.state.report[:, 4:],
         )
 
-    def _data(self, problem: LoopProblem, s: jax.Array, rows: jax.Array) -> LoopData:
+    def _data(self, problem: ScaledQP, s: jax.Array, rows: jax.Array) -> LoopData:
         scaled, scaling, nodes = problem.scaled, problem.scaling, self._order
+        identical = problem.identical
         zero = jnp.zeros((s.shape[0], 1, LANES), dtype=scaled.q.dtype)
         nothing = jnp.zeros_like(scaled.q)
+        # A nominal scaling is one for all.
+        sizes = (scaling.x + nothing, scaling.con / scaling.cost + jnp.zeros_like(s))
         return LoopData(
             K=self._system.assemble(scaled.P, scaled.A, rows, self.program.K_order),
             Q=nodes.join(scaled.q, scaled.lower),
             U=nodes.join(nothing, scaled.upper),
             S=nodes.join(nothing, s),
-            size=zero if scaling is None else nodes.join(scaling.x, scaling.con / scaling.cost),
-            cost=zero if scaling is None else scaling.cost,
-            scaled=scaling is not None,
+            size=zero if identical else nodes.join(*sizes),
+            cost=zero if identical else jnp.broadcast_to(scaling.cost, zero.shape),
+            scaled=not identical,
         )
 
-    def _launch(self, problem: LoopProblem, data: LoopData, carry: _Carry) -> _Carry:
+    def _launch(self, problem: ScaledQP, data: LoopData, carry: _Carry) -> _Carry:
         """Iterates up to the next adaptation of rho, or to the end."""
         settings = self._settings
         span = settings.adaptive_rho_every or settings.max_iter
         limits = LoopLimits(settings.check_every, span, settings.max_iter)
-        rows = problem.rho_rows(carry.rho)
+        rows = problem.rho(carry.rho)
         R = self._order.join(jnp.ones_like(problem.scaled.q), 1 / rows)
         state = self._kernels.iterate(
             carry.factor,
@@ -202,31 +176,25 @@ class KernelLoop:
         )
         return replace(carry, state=state, iteration=carry.iteration + span)
 
-    def _adapt(self, problem: LoopProblem, data: LoopData, carry: _Carry) -> _Carry:
+    def _adapt(self, problem: ScaledQP, data: LoopData, carry: _Carry) -> _Carry:
         """New rho where it pays; only tiles with such an instance are factorised again."""
-        settings, nodes = self._settings, self._order
-        primal, primal_scale, dual, dual_scale = (
-            carry.state.report[:, i : i + 1] for i in range(4)
-        )
-        wanted = adapted_rho(carry.rho, (primal, primal_scale), (dual, dual_scale))
-        factor = settings.adaptive_rho_tolerance
-        pays = (wanted > factor * carry.rho) | (wanted < carry.rho / factor)
-        running = carry.state.status == Status.MAX_ITER
-        change = pays & running & (carry.iteration < settings.max_iter)
-        rho = jnp.where(change, wanted, carry.rho).astype(carry.rho.dtype)
-        x, v = nodes.split(carry.state.X)
-        s = jnp.clip(v, problem.scaled.lower, problem.scaled.upper)
-        # y stays what it was; v changes because y = rho (v - s).  Nobody else's v changes a bit.
-        moved = s + (v - s) * (problem.rho_rows(carry.rho) / problem.rho_rows(rho))
-        X = nodes.join(x, jnp.where(change, moved, v))
-        K = data.K.at[:, nodes.row_diagonals].set(-1 / problem.rho_rows(rho))
+        settings, nodes, state = self._settings, self._order, carry.state
+        x, v = nodes.split(state.X)
+        may = (state.status == Status.MAX_ITER) & (carry.iteration < settings.max_iter)
+        tolerance = settings.adaptive_rho_tolerance
+        change, rho, v = problem.balanced(carry.rho, v, _residuals(state), may, tolerance)
+        K = data.K.at[:, nodes.row_diagonals].set(-1 / problem.rho(rho))
         todo = change.any(axis=(1, 2)).astype(jnp.int32)
         return replace(
             carry,
-            state=replace(carry.state, X=X),
+            state=replace(state, X=nodes.join(x, v)),
             rho=rho,
             factor=self._kernels.refactor(carry.factor, K, todo),
         )
+
+
+def _residuals(state: LoopState) -> Residuals:
+    return Residuals(*(state.report[:, i : i + 1] for i in range(4)))
 
 
 class _Order:
@@ -274,16 +242,16 @@ def staged_loop(
     if code == "unrolled":
         overrides = {name: getattr(staged, name) for name in StagedSettings.OF_UNROLLED}
         given = {name: value for name, value in overrides.items() if value is not None}
-        kernels: LoopKernels = StagedKernels(program, kkt.n_vars, system.dtype, given)
-        return KernelLoop(system, kernels, settings)
+        unrolled = StagedKernels(program, kkt.n_vars, system.dtype, given)
+        return KernelLoop(system, unrolled, settings)
     staged.refuse_unrolled_only()
-    kernels = _rolled(program, kkt, system.dtype)
-    if kernels is None:
+    rolled = _rolled(program, kkt, system.dtype)
+    if rolled is None:
         raise PatternError(
             "The stages are too large for the staged engine: the unknowns alive at once do not fit "
             'into shared memory.  Use engine="sparse".'
         )
-    return KernelLoop(system, kernels, settings)
+    return KernelLoop(system, rolled, settings)
 
 
 def sparse_loop(system: KKTSystem, settings: ADMMSettings) -> KernelLoop | None:

@@ -83,14 +83,14 @@ def _row_sums(vals: jax.Array, x: jax.Array, entries: IntArray, cols: IntArray) 
     start = jnp.zeros((vals.shape[0], n_rows, vals.shape[2]), dtype=vals.dtype)
     if width <= _UNROLLED or not n_rows:
         terms = zip(*by_term, strict=True)
-        return sum((_rounded(_take(vals, e) * _take(x, c)) for e, c in terms), start)
+        return sum((rounded(_take(vals, e) * _take(x, c)) for e, c in terms), start)
     e, c = (jnp.asarray(table) for table in by_term)
     return jax.lax.fori_loop(
-        0, width, lambda k, sums: sums + _rounded(_take(vals, e[k]) * _take(x, c[k])), start
+        0, width, lambda k, sums: sums + rounded(_take(vals, e[k]) * _take(x, c[k])), start
     )
 
 
-def _rounded(products: jax.Array) -> jax.Array:
+def rounded(products: jax.Array) -> jax.Array:
     """The same numbers, out of reach of a fused multiply-add.
 
     Whether a product is fused with the sum behind it depends on what XLA puts into one loop, which
@@ -103,7 +103,7 @@ def total(array: jax.Array) -> jax.Array:
     """Sum over the rows of each instance, by halves: ``[groups, 1, lanes]``."""
     if not array.shape[1]:
         return jnp.zeros((array.shape[0], 1, array.shape[2]), dtype=array.dtype)
-    array = _rounded(array)
+    array = rounded(array)
     while array.shape[1] > 1:
         half = array.shape[1] // 2
         pairs = array[:, :half] + array[:, half : 2 * half]

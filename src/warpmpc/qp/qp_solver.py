@@ -6,10 +6,9 @@ layout, and runs scaling, ADMM and the read-out as one program.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -21,17 +20,17 @@ from warpmpc._errors import PatternError, ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
 from warpmpc.qp.adjoint import KKTSensitivity, Point, Sensitivity, apply_linear
 from warpmpc.qp.adjoint_lsq import LSQSensitivity
-from warpmpc.qp.admm import ADMM, iterate
+from warpmpc.qp.admm import ADMMLoop
 from warpmpc.qp.batches import on_batches, part_size
-from warpmpc.qp.conditioning import Equilibration, QPData, Scaling, rho_rows, row_factors
-from warpmpc.qp.kkt_solvers.kkt_engines import ENGINES, KKTEngine, KKTSystem
-from warpmpc.qp.products import QPMatrices, total
+from warpmpc.qp.conditioning import Equilibration, QPData, ScaledQP, Scaling, row_factors
+from warpmpc.qp.engines import EngineRequest, build_loop, sensitivity_engine
+from warpmpc.qp.kkt_solvers.kkt_engines import KKTSystem
+from warpmpc.qp.products import QPMatrices
+from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.termination import initial_status
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, RowClass, Status
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
-
-_LOG = logging.getLogger(__name__)
 
 
 class QPSolver:
@@ -42,7 +41,7 @@ class QPSolver:
         >>> solution = solver.solve(P_vals, q, A_vals, lower, upper)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (one constructor, as users expect; most are optional)
         self,
         P: sp.spmatrix | sp.sparray,
         A: sp.spmatrix | sp.sparray,
@@ -51,6 +50,8 @@ class QPSolver:
         engine: str = "auto",
         nominal: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
         row_classes: Sequence[int] | np.ndarray | None = None,
+        stages: Sequence[int] | np.ndarray | None = None,
+        staged: StagedSettings | None = None,
     ):
         """Analyses the patterns; nothing is compiled yet.
 
@@ -60,11 +61,15 @@ class QPSolver:
             A: Pattern of A; values in column-major order.
             settings: Of the ADMM iteration.
             dtype: "float32" or "float64".
-            engine: "sparse", "dense", "pcg", or "auto".
+            engine: "staged" (fastest; needs `stages`), "sparse" (any pattern), "dense", "pcg", or
+                "auto": staged if stages are given, else sparse.
             nominal: Representative (P_vals, q, A_vals) of one instance: the scaling is computed
                 from them once and used for all instances, instead of one per instance.
             row_classes: `RowClass` of each row of A, which fixes its rho for all instances; None:
                 what the bounds of each instance say.
+            stages: Stage of each variable, then of each row of A; rows and cost may couple a stage
+                with its neighbours only.
+            staged: Of the staged engine's kernels.
         """
         self.settings, self.dtype = settings or ADMMSettings(), check_dtype(dtype)
         P_given, self.A_pattern = SparsePattern.from_scipy(P), SparsePattern.from_scipy(A)
@@ -80,24 +85,22 @@ class QPSolver:
         self.n_vars, self.n_cons = kkt.n_vars, kkt.n_cons
         self._matrices = QPMatrices(upper, P_entries, self.A_pattern)
         self._equilibration = Equilibration(upper, P_entries, self.A_pattern, P_given.nnz)
-        self.engine = _choose(engine)
-        system = KKTSystem(kkt, P_entries, self._matrices, self.settings.sigma, self.dtype)
-        self._engine: KKTEngine = ENGINES[self.engine](system)
-        self._sensitivity = self._build_sensitivity()
+        sigma = self.settings.sigma
+        self._system = KKTSystem(kkt, P_entries, self._matrices, sigma, self.dtype)
+        request = EngineRequest(self._system, self.settings, stages, staged)
+        self.engine, self._loop = build_loop(engine, request)
         self._nominal = None if nominal is None else self._nominal_scaling(*nominal)
         self._row_classes = _check_classes(row_classes, self.n_cons)
-        self._forward = self._on_batches(self._sensitivity.forward, self._sensitivity)
-        self._reverse = self._on_batches(self._sensitivity.reverse, self._sensitivity)
-        self._run = jax.custom_jvp(self._on_batches(self._iterate, self._engine))
+        self._run = jax.custom_jvp(self._on_batches(self._iterate, self._loop))
         self._run.defjvp(self._iterate_jvp)
         self._solve = jax.jit(self._solve_batch)
 
     @property
     def bytes_per_instance(self) -> int:
         """Memory that one instance needs while it is solved, an estimate from above."""
-        return self._bytes(self._engine)
+        return self._bytes(self._loop)
 
-    def _bytes(self, worker: KKTEngine | Sensitivity) -> int:
+    def _bytes(self, worker: ADMMLoop | Sensitivity) -> int:
         size = self.n_vars + self.n_cons
         data = self.P_pattern.nnz + self.A_pattern.nnz + size + self.n_cons
         # The data as given, in tiles and scaled; about ten vectors; the worker's own.
@@ -105,13 +108,13 @@ class QPSolver:
         return values * np.dtype(self.dtype).itemsize
 
     def _on_batches(
-        self, function: Callable[..., Any], worker: KKTEngine | Sensitivity
+        self, function: Callable[..., Any], worker: ADMMLoop | Sensitivity
     ) -> Callable[..., Any]:
         """A function of tiles as one of batches, in parts that the memory holds."""
         size = partial(
             part_size, max_batch=self.settings.max_batch, bytes_per_instance=self._bytes(worker)
         )
-        return on_batches(function, self._engine.lanes, size)
+        return on_batches(function, self._loop.lanes, size)
 
     def _nominal_scaling(self, P_vals: np.ndarray, q: np.ndarray, A_vals: np.ndarray) -> Scaling:
         """Scaling of one representative instance, to be broadcast over the batch."""
@@ -128,12 +131,21 @@ class QPSolver:
         data = QPData(P, q_one, A, -unbounded, unbounded)
         return self._equilibration.ruiz(data, self._matrices, self.settings.scaling)
 
-    def _build_sensitivity(self) -> Sensitivity:
+    @cached_property
+    def _sensitivity(self) -> Sensitivity:
+        """Built with the first derivative: many programs take none."""
+        patterns = (self._matrices, self.P_pattern, self.A_pattern)
         if self.settings.sensitivity == "lsq":
-            lanes = self._engine.lanes
-            return LSQSensitivity(self._matrices, self.P_pattern, self.A_pattern, lanes, self.dtype)
-        return KKTSensitivity(
-            self._engine, self._matrices, self.P_pattern, self.A_pattern, self.dtype
+            return LSQSensitivity(*patterns, self._loop.lanes, self.dtype)
+        return KKTSensitivity(sensitivity_engine(self.engine, self._system), *patterns, self.dtype)
+
+    @cached_property
+    def _derivatives(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Forward and reverse mode on batches."""
+        found = self._sensitivity
+        return (
+            self._on_batches(found.forward, found),
+            self._on_batches(found.reverse, found),
         )
 
     def solve(
@@ -203,26 +215,28 @@ class QPSolver:
         x, s, y = (jnp.where(known, array, 0) for array in (x, s, y))
         return x, s, y
 
-    def _iterate(self, data: QPData, start: tuple[jax.Array, ...]) -> tuple[Any, ...]:
-        """x, y, objective and (s, status, iterations, residuals) in the engine's layout."""
-        scaling = self._nominal
+    def _scaled(self, data: QPData) -> ScaledQP:
+        """The batch with its scaling and rho classes."""
+        scaling, identical = self._nominal, False
         if scaling is None:
             scaling = self._equilibration.ruiz(data, self._matrices, self.settings.scaling)
-        scaled = self._equilibration.apply(data, scaling)
+            identical = not self.settings.scaling
+        scaled = data if identical else self._equilibration.apply(data, scaling)
         factors, free = row_factors(scaled, self.settings, self._row_classes)
-        admm = ADMM(
-            self._engine, self._matrices, self.settings, data, scaled, scaling, factors, free
-        )
-        x, s, y = self._start(data, start, rho_rows(self.settings.rho, factors, free))
-        start = (x / scaling.x, scaling.con * s, scaling.cost * y / scaling.con)
-        end = iterate(admm, start, initial_status(data))
-        x, s, y = admm.unscaled(end.x, end.v, end.rho)
+        return ScaledQP(data, scaled, scaling, factors, free, identical)
+
+    def _iterate(self, data: QPData, start: tuple[jax.Array, ...]) -> tuple[Any, ...]:
+        """x, y, objective and (s, status, iterations, residuals) in the engine's layout."""
+        problem = self._scaled(data)
+        rho = problem.rho(self.settings.rho)
+        at = problem.scaled_start(*self._start(data, start, rho))
+        end = self._loop.run(problem, at, initial_status(data))
+        x, s, y = problem.unscaled(end.x, end.v, end.rho)
         hopeless = (end.status == Status.NON_FINITE) | (end.status == Status.INVALID_BOUNDS)
         x, s, y = (jnp.where(hopeless, jnp.nan, array) for array in (x, s, y))
-        Px = self._matrices.P.product(data.P, x)
-        objective = total((0.5 * Px + data.q) * x)
-        primal, dual = (
-            jnp.where(hopeless, jnp.nan, r) for r in (end.residuals.primal, end.residuals.dual)
+        primal, dual, objective = (
+            jnp.where(hopeless, jnp.nan, scalar)
+            for scalar in (end.residuals.primal, end.residuals.dual, end.objective)
         )
         return x, y, objective, (s, end.status, end.iterations, primal, dual)
 
@@ -237,7 +251,7 @@ class QPSolver:
         x, y, objective, rest = self._run(data, start)
         valid = self._differentiable(rest[1])
         point = Point(data, jnp.where(valid, x, 0), jnp.where(valid, y, 0), valid)
-        changes = apply_linear(self._forward, self._reverse, point, tangents[0])
+        changes = apply_linear(*self._derivatives, point, tangents[0])
         return (x, y, objective, rest), (*changes, jax.tree.map(_no_tangent, rest))
 
     def _differentiable(self, status: jax.Array) -> jax.Array:
@@ -268,14 +282,3 @@ def _check_classes(given: Sequence[int] | np.ndarray | None, n_cons: int) -> np.
             "RowClass.INEQUALITY or RowClass.FREE."
         )
     return classes
-
-
-def _choose(engine: str) -> str:
-    if engine == "auto":
-        _LOG.info("engine auto: sparse, because it serves any pattern")
-        return "sparse"
-    if engine not in ENGINES:
-        raise SettingsError(
-            f"Unknown engine {engine!r}; choose one of {['auto', *sorted(ENGINES)]}."
-        )
-    return engine

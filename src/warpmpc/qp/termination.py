@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 
-from warpmpc.qp.conditioning import INFINITY, QPData
+from warpmpc.qp.conditioning import INFINITY, QPData, Residuals
 from warpmpc.qp.products import QPMatrices, total
 from warpmpc.qp.types import ADMMSettings, Status
 
@@ -15,17 +13,6 @@ from warpmpc.qp.types import ADMMSettings, Status
 def norm(array: jax.Array) -> jax.Array:
     """Largest absolute value of each instance, ``[groups, 1, lanes]``."""
     return jnp.abs(array).max(axis=1, keepdims=True, initial=0)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
-class Residuals:
-    """Residuals and what they are measured against, ``[groups, 1, lanes]`` each."""
-
-    primal: jax.Array
-    primal_scale: jax.Array
-    dual: jax.Array
-    dual_scale: jax.Array
 
 
 def residuals(

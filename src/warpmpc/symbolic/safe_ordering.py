@@ -41,7 +41,8 @@ def safe_amd(kkt: KKTPattern, weak: IntArray) -> IntArray:
         group[rows[partner[paired]]] = weak[paired]
     _, node = np.unique(group, return_inverse=True)
     ends = np.sort(np.stack([node[K.row_idx], node[K.col_idx]]), axis=0)
-    coarse = SparsePattern.from_coo(*np.unique(ends, axis=1), (node.max() + 1, node.max() + 1))
+    rows, cols = np.unique(ends, axis=1)
+    coarse = SparsePattern.from_coo(rows, cols, (node.max() + 1, node.max() + 1))
     position = np.empty(coarse.n_cols, dtype=np.int64)
     position[amd(coarse)] = np.arange(coarse.n_cols)
     is_variable = np.arange(K.n_cols) < kkt.n_vars

@@ -3,7 +3,7 @@
 Every engine prepares itself from P, A and rho and then solves
 [[P + sigma I, A'], [A, -1/rho]] [x; nu] = rhs as often as needed.  Arrays are ``[groups, rows,
 lanes]``: tiles of 32 for the sparse engine, one lane for the others.  Register a new engine in
-`ENGINES`.
+`qp.engines`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from warpmpc.kernels.tiles import LANES
 from warpmpc.qp.kkt_solvers.base import LDLSettings, LinearSystem
 from warpmpc.qp.kkt_solvers.ldl_warp import WarpLDL
-from warpmpc.qp.products import QPMatrices
+from warpmpc.qp.products import QPMatrices, rounded
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.pattern import IntArray
@@ -65,7 +65,7 @@ class KKTSystem:
             source, shift = source[order], shift[:, order]
         zero = jnp.zeros((P.shape[0], 1, P.shape[2]), dtype=P.dtype)
         values = jnp.concatenate([P, A, -1 / rho, zero], axis=1)[:, source]
-        return values + jnp.asarray(shift, dtype=P.dtype)
+        return rounded(values) + jnp.asarray(shift, dtype=P.dtype)
 
 
 class KKTEngine(Protocol):
@@ -191,6 +191,3 @@ class PCGEngine:
         z = inverse * r
         x, *_ = jax.lax.fori_loop(0, self.iterations, step, (guess, r, z, dot(r, z)))
         return jnp.concatenate([x, rho * (M.A.product(A, x) - rhs[:, n:])], axis=1)
-
-
-ENGINES = {"sparse": SparseEngine, "dense": DenseEngine, "pcg": PCGEngine}
