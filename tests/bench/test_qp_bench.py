@@ -274,7 +274,8 @@ class TestSettings:
         assert sizes["staged"] == sizes["sparse"] == [512, 10_000, 100_000]
         assert sizes["pcg"] == [512, 10_000]
         assert sizes["dense"] == [128]
-        assert sizes["sparse_kkt"] == sizes["staged_lsq"] == [10_000]
+        assert sizes["sparse_kkt"] == sizes["staged_kkt"] == [10_000]
+        assert "staged_lsq" not in sizes  # float64 only
 
     def test_cores(self):
         before = os.sched_getaffinity(0)

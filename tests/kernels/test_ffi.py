@@ -41,10 +41,9 @@ class TestLaunch:
         np.testing.assert_array_equal(shifted, np.arange(50) + 3)
 
     def test_one_wrapper_per_kernel_and_geometry(self):
-        assert ffi._jax_kernel(scale_and_shift, 2, 64) is ffi._jax_kernel(scale_and_shift, 2, 64)
-        assert ffi._jax_kernel(scale_and_shift, 2, 64) is not ffi._jax_kernel(
-            scale_and_shift, 2, 32
-        )
+        wrapper = ffi._jax_kernel(scale_and_shift, 2, 64, ())
+        assert wrapper is ffi._jax_kernel(scale_and_shift, 2, 64, ())
+        assert wrapper is not ffi._jax_kernel(scale_and_shift, 2, 32, ())
 
 
 def weighted(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:

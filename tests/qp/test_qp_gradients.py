@@ -321,7 +321,8 @@ def test_fixed_iterations_are_differentiated_wherever_they_end():
 
 def test_single_precision():
     given, bars = ring(BATCH), cotangents(11)
-    solver = solver_for(given, ADMMSettings(eps_abs=1e-4, eps_rel=1e-4), dtype="float32")
+    # Without pivoting, float32 does not bear much smaller tolerances.
+    solver = solver_for(given, ADMMSettings(eps_abs=5e-4, eps_rel=5e-4), dtype="float32")
     args, narrow = jax.tree.map(lambda a: jnp.asarray(a, dtype="float32"), (given.args, bars))
 
     @jax.jit

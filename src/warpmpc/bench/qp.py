@@ -61,7 +61,15 @@ def plan(settings: QPBenchSettings) -> list[Step]:
         for name, variant in VARIANTS.items()
         if variant.engine in settings.names and (settings.gradients or not variant.gradient)
     }
-    return steps_of(settings, sizes, BASELINES)
+    steps = steps_of(settings, sizes, BASELINES)
+    return [step for step in steps if not _needs_more_digits(step)]
+
+
+def _needs_more_digits(step: Step) -> bool:
+    """Least squares square a condition number that float32 barely bears."""
+    return step.solver in VARIANTS and (
+        VARIANTS[step.solver].gradient == "lsq" and step.dtype == "float32"
+    )
 
 
 def _sizes(name: str, settings: QPBenchSettings) -> list[int]:

@@ -125,7 +125,8 @@ class KKTSensitivity(Sensitivity):
         """Keeps the engine."""
         super().__init__(matrices, P_pattern, A_pattern)
         self._engine, self._eps = engine, _REGULARISATION[dtype]
-        self.values_per_instance = engine.values_per_instance
+        size = A_pattern.n_rows + A_pattern.n_cols
+        self.values_per_instance = engine.values_per_instance + 10 * size
 
     def solve_transposed(
         self, at: Point, top: jax.Array, bottom: jax.Array

@@ -73,7 +73,10 @@ class GenericLoop:
     def __init__(self, engine: KKTEngine, matrices: QPMatrices, settings: ADMMSettings):
         """Keeps the engine."""
         self._engine, self._matrices, self._settings = engine, matrices, settings
-        self.lanes, self.values_per_instance = engine.lanes, engine.values_per_instance
+        self.lanes = engine.lanes
+        vectors = 10 * (matrices.A.n_rows + matrices.AT.n_rows)
+        # The products of a check gather the values once more.
+        self.values_per_instance = engine.values_per_instance + vectors + matrices.n_values
 
     def run(self, problem: ScaledQP, start: tuple[jax.Array, ...], status: jax.Array) -> LoopEnd:
         """The whole loop."""

@@ -95,8 +95,9 @@ class KernelLoop:
         self._settings, self._system, self._kernels = settings, system, kernels
         self.lanes, self.program = LANES, kernels.program
         n, n_L = self.program.n_nodes, self.program.n_L
-        # K and its factor, twice while rho changes; vectors of the loop.
-        self.values_per_instance = 2 * (self.program.K_order.size + n_L + n) + 9 * n
+        matrices = self.program.K_order.size + n_L + n
+        # Twice while rho changes; then the vectors of the loop.
+        self.values_per_instance = matrices * (2 if settings.adaptive_rho_every else 1) + 9 * n
         self._order = _Order(self.program, system.kkt.n_vars)
         names = ("sigma", "relaxation", "eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")
         self._numbers = np.array([getattr(settings, name) for name in names])

@@ -33,6 +33,7 @@ class RowGather:
             entries: Position of its value in the list of values.
             n_rows: Number of rows.
         """
+        self.n_rows = n_rows
         counts = np.bincount(rows, minlength=n_rows)
         order = np.argsort(counts, kind="stable")
         self._back = np.argsort(order).astype(np.int32)
@@ -128,6 +129,7 @@ class QPMatrices:
             P_entries: Position of each of its entries in the list of values of P.
             A_pattern: Pattern of A, its values in column-major order.
         """
+        self.n_values = P_pattern.nnz + A_pattern.nnz
         rows, cols = P_pattern.row_idx, P_pattern.col_idx
         mirrored = rows != cols
         self.P = RowGather(

@@ -20,7 +20,6 @@ from warpmpc._errors import PatternError, ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
 from warpmpc.qp.adjoint import KKTSensitivity, Point, Sensitivity, apply_linear
 from warpmpc.qp.adjoint_lsq import LSQSensitivity
-from warpmpc.qp.admm import ADMMLoop
 from warpmpc.qp.batches import on_batches, part_size
 from warpmpc.qp.conditioning import Equilibration, QPData, ScaledQP, Scaling, row_factors
 from warpmpc.qp.engines import EngineRequest, build_loop, sensitivity_engine
@@ -91,29 +90,28 @@ class QPSolver:
         self.engine, self._loop = build_loop(engine, request)
         self._nominal = None if nominal is None else self._nominal_scaling(*nominal)
         self._row_classes = _check_classes(row_classes, self.n_cons)
-        self._run = jax.custom_jvp(self._on_batches(self._iterate, self._loop))
+        self._run = jax.custom_jvp(self._on_batches(self._iterate, self.bytes_per_instance))
         self._run.defjvp(self._iterate_jvp)
         self._solve = jax.jit(self._solve_batch)
 
     @property
     def bytes_per_instance(self) -> int:
         """Memory that one instance needs while it is solved, an estimate from above."""
-        return self._bytes(self._loop)
+        scaled = self._nominal is not None or self.settings.scaling > 0
+        return self._bytes(self._loop.values_per_instance, copies=2 if scaled else 1)
 
-    def _bytes(self, worker: ADMMLoop | Sensitivity) -> int:
+    def _bytes(self, values: int, *, copies: int) -> int:
+        """Of so many numbers, copies of the data in tiles, and results."""
         size = self.n_vars + self.n_cons
         data = self.P_pattern.nnz + self.A_pattern.nnz + size + self.n_cons
-        # The data as given, in tiles and scaled; about ten vectors; the worker's own.
-        values = 3 * data + 10 * size + worker.values_per_instance
-        return values * np.dtype(self.dtype).itemsize
+        return (values + copies * data + 4 * size) * np.dtype(self.dtype).itemsize
 
     def _on_batches(
-        self, function: Callable[..., Any], worker: ADMMLoop | Sensitivity
+        self, function: Callable[..., Any], bytes_per_instance: int
     ) -> Callable[..., Any]:
         """A function of tiles as one of batches, in parts that the memory holds."""
-        size = partial(
-            part_size, max_batch=self.settings.max_batch, bytes_per_instance=self._bytes(worker)
-        )
+        most = self.settings.max_batch
+        size = partial(part_size, max_batch=most, bytes_per_instance=bytes_per_instance)
         return on_batches(function, self._loop.lanes, size)
 
     def _nominal_scaling(self, P_vals: np.ndarray, q: np.ndarray, A_vals: np.ndarray) -> Scaling:
@@ -143,10 +141,8 @@ class QPSolver:
     def _derivatives(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Forward and reverse mode on batches."""
         found = self._sensitivity
-        return (
-            self._on_batches(found.forward, found),
-            self._on_batches(found.reverse, found),
-        )
+        needed = self._bytes(found.values_per_instance, copies=3)
+        return self._on_batches(found.forward, needed), self._on_batches(found.reverse, needed)
 
     def solve(
         self,
