@@ -223,6 +223,7 @@ class TestChoices:
                 PatternError,
                 "one integer per variable, then",
             ),
+            ({"stages": [0, 1]}, PatternError, "one integer per variable, then"),
             ({"engine": "staged", "stages": "floats"}, PatternError, "dtype float64"),
             (
                 {"engine": "staged", "stages": "mixed"},

@@ -12,7 +12,7 @@ from typing import Any
 
 from warpmpc._errors import PatternError, SettingsError
 from warpmpc.qp.admm import ADMMLoop, GenericLoop
-from warpmpc.qp.kernel_loop import sparse_loop, staged_loop
+from warpmpc.qp.kernel_loop import checked_stages, sparse_loop, staged_loop
 from warpmpc.qp.kkt_solvers.kkt_engines import (
     DenseEngine,
     KKTEngine,
@@ -92,6 +92,8 @@ def _auto(request: EngineRequest) -> tuple[str, ADMMLoop]:
             raise SettingsError("`staged` has no effect without `stages`; pass both or neither.")
         _LOG.info("engine auto: sparse, because no stages are given")
         return "sparse", _sparse(request)
+    # Labels that are wrong in form are a mistake; labels that do not suit the pattern need not be.
+    checked_stages(request.stages, request.system.kkt.K_pattern.n_cols)
     try:
         loop = _staged(request)
     except PatternError as reason:

@@ -230,7 +230,7 @@ def staged_loop(
         staged: Of the kernels.
     """
     kkt = system.kkt
-    labels = _checked_stages(stages, kkt.K_pattern.n_cols)
+    labels = checked_stages(stages, kkt.K_pattern.n_cols)
     program = build_stage_program(kkt, labels, system.weak)
     code = staged.code or ("unrolled" if program.code_size <= _LARGEST_CODE else "rolled")
     _LOG.info(
@@ -273,7 +273,7 @@ def _rolled(program: Program, kkt: KKTPattern, dtype: str) -> RolledKernels | No
     return RolledKernels(program, schedule, window, kkt.n_vars, dtype)
 
 
-def _checked_stages(stages: Any, size: int) -> IntArray:
+def checked_stages(stages: Any, size: int) -> IntArray:
     """Labels as an array; a wrong length or type raises."""
     labels = np.asarray(stages)
     if labels.shape != (size,) or labels.dtype.kind not in "iu":
