@@ -12,6 +12,7 @@ from qp_cases import OSQP_FIXED, QP, fixed, osqp_solve
 from warpmpc import (
     ADMMSettings,
     PatternError,
+    ProblemError,
     QPSolver,
     QPWarmStart,
     RowClass,
@@ -19,6 +20,7 @@ from warpmpc import (
     StagedSettings,
     Status,
 )
+from warpmpc.kernels.staged_model import StagedShape
 from warpmpc.systems import linear_mpc
 
 HORIZON, BATCH = 3, 40
@@ -189,8 +191,8 @@ class TestChoices:
             assert "sparse, because no stages are given" in caplog.text
             assert QPSolver(problem.P, problem.A, stages=problem.stages).engine == "staged"
             assert "staged, because stages are given" in caplog.text
-            wrong = problem.stages * 2  # neighbours are two apart, but in order
-            assert QPSolver(problem.P, problem.A, stages=wrong).engine == "staged"
+            apart = problem.stages * 2  # labels need not be consecutive
+            assert QPSolver(problem.P, problem.A, stages=apart).engine == "staged"
             mixed = np.random.default_rng(0).permutation(problem.stages)
             assert QPSolver(problem.P, problem.A, stages=mixed).engine == "sparse"
             assert "couple beyond their neighbours" in caplog.text
@@ -222,6 +224,17 @@ class TestChoices:
                 {"engine": "staged", "stages": [0, 1]},
                 PatternError,
                 "one integer per variable, then",
+            ),
+            ({"stages": [[0, 1], [2]]}, PatternError, "one integer per variable, then"),
+            ({"staged": "rolled"}, SettingsError, "staged must be StagedSettings, got str"),
+            ({"settings": {"rho": 1}}, SettingsError, "settings must be ADMMSettings, got dict"),
+            ({"engine": ["staged"]}, SettingsError, "Unknown engine"),
+            ({"nominal": (1, 2)}, ProblemError, "nominal needs finite values of one instance"),
+            ({"nominal": "abc"}, ProblemError, "nominal needs finite values of one instance"),
+            (
+                {"nominal": (), "settings": ADMMSettings(scaling=0)},
+                SettingsError,
+                "nominal has no effect with scaling=0",
             ),
             ({"stages": [0, 1]}, PatternError, "one integer per variable, then"),
             ({"engine": "staged", "stages": "floats"}, PatternError, "dtype float64"),
@@ -263,3 +276,50 @@ class TestChoices:
     def test_settings(self, options, message):
         with pytest.raises(SettingsError, match=message):
             StagedSettings(**options)
+
+
+def test_wrong_warm_start():
+    with pytest.raises(SettingsError, match="warm_start must be QPWarmStart, got tuple"):
+        solver("sparse").solve(*batch(), warm_start=(1, 2))
+
+
+def test_no_variables():
+    with pytest.raises(PatternError, match="at least one variable"):
+        QPSolver(sp.csc_matrix((0, 0)), sp.csc_matrix((2, 0)))
+
+
+def test_a_block_may_always_start():
+    """1024 threads with 255 registers each do not fit; the model gives way."""
+    assert StagedShape(255, 1024, prefetch=False).register_limit == 64
+    assert StagedShape(96, 128, prefetch=False).register_limit == 96
+
+
+@pytest.mark.parametrize("n_rows", [0, 2])
+@pytest.mark.parametrize("engine", ["sparse", "staged", "dense"])
+class TestWithoutEntriesOfA:
+    def build(self, engine, n_rows):
+        stages = {"stages": [0] * (3 + n_rows)} if engine == "staged" else {}
+        settings = ADMMSettings(eps_abs=1e-10, eps_rel=1e-10)
+        A = sp.csc_matrix((n_rows, 3))
+        one = QPSolver(sp.eye(3, format="csc"), A, settings, "float64", engine, **stages)
+        P, q = np.array([[1.0, 2, 4]] * 2), np.array([[1.0, 2, 3], [4, 5, 6]])
+        return one, (P, q, np.zeros((2, 0)), -np.ones((2, n_rows)), np.ones((2, n_rows)))
+
+    def test_solution_and_gradients(self, engine, n_rows):
+        one, args = self.build(engine, n_rows)
+        solution = one.solve(*args)
+        np.testing.assert_allclose(solution.x, -args[1] / args[0], atol=1e-8)
+        assert solution.y.shape == (2, n_rows)
+        np.testing.assert_array_equal(solution.status, Status.SOLVED)
+        found = jax.grad(lambda *a: one.solve(*a).x.sum(), argnums=(0, 1, 2, 3, 4))(*args)
+        np.testing.assert_allclose(found[0], args[1] / args[0] ** 2, atol=1e-6)
+        np.testing.assert_allclose(found[1], -1 / args[0], atol=1e-6)
+        assert [g.shape for g in found] == [a.shape for a in args]
+
+    def test_warm_starts(self, engine, n_rows):
+        one, args = self.build(engine, n_rows)
+        first = one.solve(*args)
+        for start in (first.warm_start, QPWarmStart.from_xy(first.x, first.y)):
+            again = one.solve(*args, warm_start=start)
+            np.testing.assert_array_equal(again.iterations, 25)
+            np.testing.assert_allclose(again.x, first.x, atol=1e-8)

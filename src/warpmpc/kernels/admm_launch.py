@@ -25,7 +25,7 @@ def loop_inputs(
     return [*arrays, *tables, jnp.asarray(numbers, dtype=factor.dtype), begin.reshape(1)]
 
 
-def limits_of(limits: LoopLimits, data: LoopData) -> list[int]:
+def loop_integers(limits: LoopLimits, data: LoopData) -> list[int]:
     """Integers that every ADMM kernel reads, in their order."""
     return [limits.check_every, limits.span, limits.max_iter, int(data.scaled)]
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import jax
 
-REPORT = ("primal", "primal_scale", "dual", "dual_scale", "objective")
-
 
 @dataclass(frozen=True, eq=False)
 class LoopData:
@@ -44,7 +42,10 @@ class LoopLimits:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class LoopState:
-    """What an ADMM loop changes; X holds x and v, `report` the rows `REPORT`."""
+    """What an ADMM loop changes.
+
+    X holds x and v, `report` primal residual and its scale, dual residual and its scale, objective.
+    """
 
     X: jax.Array
     status: jax.Array

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.kernels.admm_launch import launch_loop, limits_of, loop_inputs
+from warpmpc.kernels.admm_launch import launch_loop, loop_inputs, loop_integers
 from warpmpc.kernels.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.kernels.ffi import shared_memory_limit
 from warpmpc.kernels.ldl_engine import TableLDL, launch_shape, window_tables
@@ -74,7 +74,7 @@ class RolledKernels:
     ) -> LoopState:
         """Iterates from iteration `begin` on; `R` is 1/rho of rows, `numbers` the tolerances."""
         inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)
-        integers = [self.program.n_L, self._zero, *limits_of(limits, data)]
+        integers = [self.program.n_L, self._zero, *loop_integers(limits, data)]
         threads = state.X.shape[0] * LANES
         return launch_loop(
             self._kernel, [*inputs, *self._window, *integers], state, limits, threads, LANES

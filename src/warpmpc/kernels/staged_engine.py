@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.codegen.staged_text import factor_text, iteration_text
-from warpmpc.kernels.admm_launch import launch_loop, limits_of, loop_inputs
+from warpmpc.kernels.admm_launch import launch_loop, loop_inputs, loop_integers
 from warpmpc.kernels.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.kernels.ffi import launch
 from warpmpc.kernels.staged_kernels import staged_admm_kernel, staged_factor_kernel
@@ -39,7 +39,7 @@ class StagedKernels:
             program: The elimination by stages.
             n_vars: Number of variables.
             dtype: "float32" or "float64".
-            overrides: Fields of the ADMM loop's `StagedShape` that the model does not choose.
+            overrides: Fields of `StagedShape` that the model does not choose.
         """
         self.program, self.dtype, self._overrides = program, dtype, dict(overrides or {})
         self._factor_text, self._iteration_text = factor_text(program), iteration_text(program)
@@ -64,8 +64,10 @@ class StagedKernels:
         factor: list[jax.Array],
         outputs: dict[str, tuple[int, ...]],
     ) -> jax.Array:
-        shape = factor_shape(self.program, K.shape[0], self.dtype)
-        kernel = staged_factor_kernel(self._factor_text, self.dtype, shape.registers)
+        # How many registers is a matter of the loop; the rest concerns both kernels.
+        given = {name: v for name, v in self._overrides.items() if name != "registers"}
+        shape = replace(factor_shape(self.program, K.shape[0], self.dtype), **given)
+        kernel = staged_factor_kernel(self._factor_text, self.dtype, shape.register_limit)
         (new,) = launch(
             kernel,
             [K, todo, *self._static(shape), *factor],
@@ -91,9 +93,9 @@ class StagedKernels:
     ) -> LoopState:
         """Iterates from iteration `begin` on; `R` is 1/rho of rows, `numbers` the tolerances."""
         shape = replace(loop_shape(self.program, state.X.shape[0], self.dtype), **self._overrides)
-        kernel = staged_admm_kernel(self._iteration_text, self.dtype, shape.registers)
+        kernel = staged_admm_kernel(self._iteration_text, self.dtype, shape.register_limit)
         inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)
-        integers = [*self._static(shape), *limits_of(limits, data)]
+        integers = [*self._static(shape), *loop_integers(limits, data)]
         return launch_loop(
             kernel,
             [*inputs, *integers],

@@ -37,6 +37,11 @@ class StagedShape:
     block: int
     prefetch: bool
 
+    @property
+    def register_limit(self) -> int:
+        """`registers`, or as many as let one block start at all."""
+        return min(self.registers, REGISTER_FILE // self.block)
+
     def threads(self, tiles: int) -> int:
         """Threads in all, a multiple of the block."""
         return -(-tiles * LANES // self.block) * self.block

@@ -55,8 +55,8 @@ typedef SCALAR Pack __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR)))
 #define GET(base, row) (*(const Pack*)((base) + (row) * 32))
 #define LANES_HERE 32
 #define LANE(pack) (pack)[l]
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define MIN(a, b) ((b) < (a) ? (b) : (a))
+#define MAX(a, b) ((a) < (b) ? (b) : (a))
 const int lane = 0;
 const size_t tile = thread / 32;
 if (tile >= (size_t)PER_TILE.shape[0] || thread % 32) return;

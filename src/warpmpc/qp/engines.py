@@ -76,7 +76,7 @@ def build_loop(engine: str, request: EngineRequest) -> tuple[str, ADMMLoop]:
     """Name and loop of an engine; "auto" picks one and says why in the log."""
     if engine == "auto":
         return _auto(request)
-    if engine not in LOOPS:
+    if not isinstance(engine, str) or engine not in LOOPS:
         raise SettingsError(f"Unknown engine {engine!r}; choose one of {['auto', *sorted(LOOPS)]}.")
     for name in ("stages", "staged"):
         if engine != "staged" and getattr(request, name) is not None:

@@ -37,7 +37,7 @@ from warpmpc.symbolic.window import build_window
 _LOG = logging.getLogger(__name__)
 _SEGMENTS = 256
 # Straight-line code beyond this many multiply-adds takes too long to compile.
-_LARGEST_CODE = 12_000
+_LARGEST_CODE = 8_000
 
 
 class LoopKernels(Protocol):
@@ -275,7 +275,10 @@ def _rolled(program: Program, kkt: KKTPattern, dtype: str) -> RolledKernels | No
 
 def checked_stages(stages: Any, size: int) -> IntArray:
     """Labels as an array; a wrong length or type raises."""
-    labels = np.asarray(stages)
+    try:
+        labels = np.asarray(stages)
+    except ValueError:  # ragged
+        labels = np.zeros(0)
     if labels.shape != (size,) or labels.dtype.kind not in "iu":
         raise PatternError(
             f"`stages` must hold one integer per variable, then one per row of A: shape ({size},); "

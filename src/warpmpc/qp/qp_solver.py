@@ -6,6 +6,7 @@ layout, and runs scaling, ADMM and the read-out as one program.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -30,6 +31,8 @@ from warpmpc.qp.termination import initial_status
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, RowClass, Status
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
+
+_LOG = logging.getLogger(__name__)
 
 
 class QPSolver:
@@ -71,6 +74,8 @@ class QPSolver:
             staged: Of the staged engine's kernels.
         """
         self.settings, self.dtype = settings or ADMMSettings(), check_dtype(dtype)
+        _check_kind("settings", self.settings, ADMMSettings)
+        _check_kind("staged", staged, StagedSettings)
         P_given, self.A_pattern = SparsePattern.from_scipy(P), SparsePattern.from_scipy(A)
         if P_given.n_rows != P_given.n_cols:
             raise PatternError(f"P must be square, got shape {P_given.shape}.")
@@ -80,16 +85,20 @@ class QPSolver:
                 "P is structurally unsymmetric; pass its upper triangle (scipy.sparse.triu) or the "
                 "full symmetric pattern."
             )
-        self.P_pattern, kkt = P_given, build_kkt(upper, self.A_pattern)
-        self.n_vars, self.n_cons = kkt.n_vars, kkt.n_cons
-        self._matrices = QPMatrices(upper, P_entries, self.A_pattern)
-        self._equilibration = Equilibration(upper, P_entries, self.A_pattern, P_given.nnz)
+        self.P_pattern, self._A = P_given, _with_entries(self.A_pattern)
+        self._n_spare = self._A.n_rows - self.A_pattern.n_rows
+        kkt = build_kkt(upper, self._A)
+        self.n_vars, self.n_cons = kkt.n_vars, self.A_pattern.n_rows
+        self._matrices = QPMatrices(upper, P_entries, self._A)
+        self._equilibration = Equilibration(upper, P_entries, self._A, P_given.nnz)
         sigma = self.settings.sigma
         self._system = KKTSystem(kkt, P_entries, self._matrices, sigma, self.dtype)
+        if self._n_spare and stages is not None:
+            stages = [*stages, *list(stages)[: self._n_spare]]
         request = EngineRequest(self._system, self.settings, stages, staged)
         self.engine, self._loop = build_loop(engine, request)
-        self._nominal = None if nominal is None else self._nominal_scaling(*nominal)
-        self._row_classes = _check_classes(row_classes, self.n_cons)
+        self._nominal = None if nominal is None else self._nominal_scaling(nominal)
+        self._row_classes = _check_classes(row_classes, self.n_cons, self._n_spare)
         self._run = jax.custom_jvp(self._on_batches(self._iterate, self.bytes_per_instance))
         self._run.defjvp(self._iterate_jvp)
         self._solve = jax.jit(self._solve_batch)
@@ -114,26 +123,30 @@ class QPSolver:
         size = partial(part_size, max_batch=most, bytes_per_instance=bytes_per_instance)
         return on_batches(function, self._loop.lanes, size)
 
-    def _nominal_scaling(self, P_vals: np.ndarray, q: np.ndarray, A_vals: np.ndarray) -> Scaling:
+    def _nominal_scaling(self, nominal: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Scaling:
         """Scaling of one representative instance, to be broadcast over the batch."""
-        sizes = ((P_vals, self.P_pattern.nnz), (q, self.n_vars), (A_vals, self.A_pattern.nnz))
-        arrays = [np.asarray(values, dtype=self.dtype) for values, _ in sizes]
-        for array, (_, size) in zip(arrays, sizes, strict=True):
-            if array.shape != (size,) or not np.isfinite(array).all():
-                raise ProblemError(
-                    "nominal needs finite values of one instance: P_vals "
-                    f"({self.P_pattern.nnz}), q ({self.n_vars}) and A_vals ({self.A_pattern.nnz})."
-                )
+        if not self.settings.scaling:
+            raise SettingsError("nominal has no effect with scaling=0; leave out one of the two.")
+        sizes = (self.P_pattern.nnz, self.n_vars, self.A_pattern.nnz)
+        arrays = _finite_vectors(nominal, sizes, self.dtype)
+        if arrays is None:
+            raise ProblemError(
+                "nominal needs finite values of one instance: P_vals "
+                f"({sizes[0]}), q ({sizes[1]}) and A_vals ({sizes[2]})."
+            )
+        arrays[2] = np.append(arrays[2], np.zeros(self._n_spare, dtype=self.dtype))
         P, q_one, A = (jnp.asarray(array)[None, :, None] for array in arrays)
-        unbounded = jnp.full((1, self.n_cons, 1), jnp.inf, dtype=self.dtype)
+        unbounded = jnp.full((1, self._A.n_rows, 1), jnp.inf, dtype=self.dtype)
         data = QPData(P, q_one, A, -unbounded, unbounded)
         return self._equilibration.ruiz(data, self._matrices, self.settings.scaling)
 
     @cached_property
     def _sensitivity(self) -> Sensitivity:
         """Built with the first derivative: many programs take none."""
-        patterns = (self._matrices, self.P_pattern, self.A_pattern)
+        patterns = (self._matrices, self.P_pattern, self._A)
         if self.settings.sensitivity == "lsq":
+            if self.dtype == "float32":
+                _LOG.warning("sensitivity lsq in float32 has two to three digits; use float64")
             return LSQSensitivity(*patterns, self._loop.lanes, self.dtype)
         return KKTSensitivity(sensitivity_engine(self.engine, self._system), *patterns, self.dtype)
 
@@ -170,6 +183,7 @@ class QPSolver:
             "lower": (lower, self.n_cons),
             "upper": (upper, self.n_cons),
         }
+        _check_kind("warm_start", warm_start, QPWarmStart)
         if warm_start is not None:
             sizes["warm_start.x"] = (warm_start.x, self.n_vars)
             sizes["warm_start.s"] = (warm_start.s, self.n_cons)
@@ -185,14 +199,30 @@ class QPSolver:
     def _solve_batch(self, *arrays: jax.Array) -> QPSolution:
         leading = arrays[0].shape[:-1]
         flat = (array.reshape(math.prod(leading), array.shape[-1]) for array in arrays)
-        P, q, A, lower, upper, *start = flat
+        P, q, A, lower, upper, *start = self._with_spare(*flat) if self._n_spare else flat
         x, y, objective, rest = self._run(QPData(P, q, A, lower, upper), tuple(start))
         s, *end = rest
+        y, s = y[:, : self.n_cons], s[:, : self.n_cons]
         x, y, s = (array.reshape(*leading, array.shape[-1]) for array in (x, y, s))
         objective, status, iterations, primal, dual = (
             scalar.reshape(leading) for scalar in (objective, *end)
         )
         return QPSolution(x, y, objective, status, iterations, primal, dual, QPWarmStart(x, s, y))
+
+    def _with_spare(self, *arrays: jax.Array) -> list[jax.Array]:
+        """The data, and a start if there is one, with the free row of `_with_entries`."""
+        P, q, A, lower, upper, *start = arrays
+        one = jnp.ones((q.shape[0], 1), dtype=q.dtype)
+        # What is unknown of a start stays unknown in all rows.
+        x, *rows = start or [q]
+        unknown = (jnp.isnan(r).all(axis=1, keepdims=True) & (self.n_cons > 0) for r in rows)
+        spare = [0 * one, -jnp.inf * one, jnp.inf * one]
+        spare += [jnp.where(missing, jnp.nan, 0 * one) for missing in unknown]
+        found = [
+            jnp.concatenate(pair, axis=1)
+            for pair in zip((A, lower, upper, *rows), spare, strict=True)
+        ]
+        return [P, q, *found[:3], *([x] if start else []), *found[3:]]
 
     def _start(
         self, data: QPData, given: tuple[jax.Array, ...], rho: jax.Array
@@ -256,13 +286,40 @@ class QPSolver:
         return solved if self.settings.check_every else solved | (status == Status.MAX_ITER)
 
 
+def _check_kind(name: str, given: Any, kind: type) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise SettingsError(f"{name} must be {kind.__name__}, got {type(given).__name__}.")
+
+
+def _finite_vectors(given: Any, sizes: tuple[int, ...], dtype: str) -> list[np.ndarray] | None:
+    """Vectors of these sizes; None if they are anything else."""
+    try:
+        arrays = [np.asarray(values, dtype=dtype) for values in given]
+    except (TypeError, ValueError):
+        return None
+    shapes = [array.shape for array in arrays]
+    fine = shapes == [(size,) for size in sizes] and all(np.isfinite(a).all() for a in arrays)
+    return arrays if fine else None
+
+
 def _no_tangent(array: jax.Array) -> Any:
     if jnp.issubdtype(array.dtype, jnp.floating):
         return jnp.zeros_like(array)
     return np.zeros(array.shape, dtype=jax.dtypes.float0)
 
 
-def _check_classes(given: Sequence[int] | np.ndarray | None, n_cons: int) -> np.ndarray | None:
+def _with_entries(A: SparsePattern) -> SparsePattern:
+    """A; without any entry also a free row: XLA loses kernels beside arrays of size zero."""
+    if not A.n_cols:
+        raise PatternError("A QP needs at least one variable; P and A have no columns.")
+    if A.nnz:
+        return A
+    return SparsePattern.from_coo(np.array([A.n_rows]), np.array([0]), (A.n_rows + 1, A.n_cols))
+
+
+def _check_classes(
+    given: Sequence[int] | np.ndarray | None, n_cons: int, n_spare: int
+) -> np.ndarray | None:
     if given is None:
         return None
     classes = np.asarray(given)
@@ -277,4 +334,4 @@ def _check_classes(given: Sequence[int] | np.ndarray | None, n_cons: int) -> np.
             f"row_classes[{wrong[0]}] is {classes[wrong[0]]}; use RowClass.EQUALITY, "
             "RowClass.INEQUALITY or RowClass.FREE."
         )
-    return classes
+    return np.append(classes, np.full(n_spare, RowClass.FREE))

@@ -18,7 +18,7 @@ class StagedSettings:
     Attributes:
         code: "unrolled" (straight-line code per stage) or "rolled" (tables; any size of stage).
         registers: Most registers per thread of the ADMM loop.
-        block: Threads per block.
+        block: Threads per block of the loop and of the factorisation.
         prefetch: Whether a warp asks the L2 cache for the next stage ahead of time.
     """
 
@@ -30,7 +30,9 @@ class StagedSettings:
 
     def __post_init__(self) -> None:
         """Checks ranges."""
-        if self.code not in (None, "unrolled", "rolled"):
+        if not (self.code is None or isinstance(self.code, str)) or (
+            self.code not in (None, "unrolled", "rolled")
+        ):
             raise SettingsError(f'code must be "unrolled", "rolled" or None, got {self.code!r}.')
         ranges = (("registers", 24, 255, 1), ("block", LANES, 1024, LANES))
         for name, least, most, step in ranges:
