@@ -222,6 +222,8 @@ def _adapt(admm: ADMM, now: Progress, r: Residuals) -> Progress:
     change, rho, v = admm.problem.balanced(now.rho, now.v, r, may, settings.adaptive_rho_tolerance)
 
     def refactor(p: Progress) -> Progress:
-        return replace(p, rho=rho, v=v, kkt=admm.prepare(rho))
+        scaled, rows = admm.problem.scaled, admm.problem.rho(rho)
+        kkt = admm.engine.renew(p.kkt, scaled.P, scaled.A, rows, change)
+        return replace(p, rho=rho, v=v, kkt=kkt)
 
     return jax.lax.cond(change.any(), refactor, lambda p: p, now)

@@ -81,9 +81,30 @@ class KKTEngine(Protocol):
         """Whatever `solve` needs for these numbers."""
         ...
 
+    def renew(
+        self, state: Any, P: jax.Array, A: jax.Array, rho: jax.Array, change: jax.Array
+    ) -> Any:
+        """The same after rho of the instances marked in `change` has changed."""
+        ...
+
     def solve(self, state: Any, rhs: jax.Array, guess: jax.Array) -> jax.Array:
         """Solution [x; nu]; `guess` is the last x, for iterative engines."""
         ...
+
+
+class _Anew:
+    """For engines that cannot prepare some instances only."""
+
+    def renew(
+        self, state: Any, P: jax.Array, A: jax.Array, rho: jax.Array, change: jax.Array
+    ) -> Any:
+        """Prepares all."""
+        del state, change
+        return self.prepare(P, A, rho)
+
+    def prepare(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> Any:
+        """See `KKTEngine`."""
+        raise NotImplementedError
 
 
 class SparseEngine:
@@ -105,13 +126,20 @@ class SparseEngine:
         """Factors of K."""
         return self._ldl.factor_tiles(self._system.assemble(P, A, rho))
 
+    def renew(
+        self, state: jax.Array, P: jax.Array, A: jax.Array, rho: jax.Array, change: jax.Array
+    ) -> jax.Array:
+        """New factors of tiles with a change; others stay."""
+        todo = change.any(axis=(1, 2)).astype(jnp.int32)
+        return self._ldl.refactor_tiles(state, self._system.assemble(P, A, rho), todo)
+
     def solve(self, state: jax.Array, rhs: jax.Array, guess: jax.Array) -> jax.Array:
         """One solve with the factors."""
         del guess
         return self._ldl.solve_tiles(state, rhs)
 
 
-class DenseEngine:
+class DenseEngine(_Anew):
     """LU of the full matrices: the oracle."""
 
     lanes = 1
@@ -138,7 +166,7 @@ class DenseEngine:
         return jax.vmap(jax.scipy.linalg.lu_solve)(state, rhs[..., 0])[..., None]
 
 
-class PCGEngine:
+class PCGEngine(_Anew):
     """Conjugate gradients on P + sigma I + A' rho A with a Jacobi preconditioner."""
 
     lanes = 1

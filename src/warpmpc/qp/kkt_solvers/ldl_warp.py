@@ -64,6 +64,10 @@ class WarpLDL:
         """Factor rows from values in tiles, for loops that keep their arrays in tiles."""
         return self._engine.factor(K, self._shape(K.shape[0] * K.shape[2]))
 
+    def refactor_tiles(self, factor: jax.Array, K: jax.Array, todo: jax.Array) -> jax.Array:
+        """New factor rows of the tiles marked in `todo`; others stay."""
+        return self._engine.refactor(factor, K, todo, self._shape(K.shape[0] * K.shape[2]))
+
     def solve_tiles(self, factor: jax.Array, rhs: jax.Array) -> jax.Array:
         """Solutions in tiles, for loops that keep their vectors in tiles."""
         return self._engine.solve(factor, rhs, self._shape(rhs.shape[0] * rhs.shape[2]))
