@@ -4,8 +4,8 @@ The linear solves inside are either generated stages (`codegen.staged_text`) or 
 of `ldl_window_native`; both end with the update of the ADMM iteration.
 
 One thread per problem on CUDA, whose warp may ask the L2 cache for the next stage ahead of time.  On
-the CPU one thread does a tile, a `Pack` is one number per problem, and what
-belongs to problems that are done is kept by masks.
+the CPU one thread does a tile, a `Pack` is one number per problem, and what belongs to problems that
+are done is kept by masks.
 """
 
 from warpmpc.kernels.ldl_native import INVERT_PIVOT, SCALARS
@@ -91,6 +91,8 @@ eliminate(BASE(K_in), factor, factor + (Offset)n_L * 32);
 # Residuals and certificates of the unscaled problem; `size` is what unscales x and y, and a residual
 # is divided by size * cost.  W serves as memory for y, V for the changes of x and y.
 _CHECK = r"""
+    // Values of `qp.types.Status`.
+    enum { SOLVED, RUNNING, PRIMAL_INFEASIBLE, DUAL_INFEASIBLE, NON_FINITE };
     Pack primal = 0, primal_scale = 0, dual = 0, dual_scale = 0, objective = 0, poison = 0;
     Pack x_change = 0, y_change = 0, descent = 0, support = 0;
     Pack flat = 0, combination = 0, rise = 0;
@@ -157,21 +159,21 @@ _CHECK = r"""
     objective /= cost;
     bool running = false;
     for (int l = 0; l < LANES_HERE; ++l) {
-        if (status[l] != 1) continue;
+        if (status[l] != RUNNING) continue;
         const bool solved = LANE(primal) <= eps_abs + eps_rel * LANE(primal_scale)
             && LANE(dual) <= eps_abs + eps_rel * LANE(dual_scale);
-        int verdict = 1;
+        int verdict = RUNNING;
         if (certify) {
             const SCALAR limit = eps_dual_inf * LANE(x_change);
             if (LANE(x_change) > eps_dual_inf && LANE(descent) < 0 && LANE(flat) <= limit
-                && LANE(rise) <= limit) verdict = 3;
+                && LANE(rise) <= limit) verdict = DUAL_INFEASIBLE;
             if (LANE(y_change) > eps_prim_inf && LANE(support) < 0
-                && LANE(combination) <= eps_prim_inf * LANE(y_change)) verdict = 2;
+                && LANE(combination) <= eps_prim_inf * LANE(y_change)) verdict = PRIMAL_INFEASIBLE;
         }
-        if (solved && (certify || t + 1 == max_iter)) verdict = 0;
-        if (!(LANE(poison) == 0)) verdict = 4;
+        if (solved && (certify || t + 1 == max_iter)) verdict = SOLVED;
+        if (!(LANE(poison) == 0)) verdict = NON_FINITE;
         status[l] = verdict;
-        running = running || verdict == 1;
+        running = running || verdict == RUNNING;
         iterations[l] = t + 1;
         report[l] = LANE(primal);
         report[32 + l] = LANE(primal_scale);
