@@ -15,7 +15,8 @@ BIN := $(VENV)/bin
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1 \t/' | expand -t 16
 
-demo: $(VENV)/.viz ## set up, then solve a batch of KKT systems on the CPU and draw the analysis
+demo: $(VENV)/.viz ## set up, then solve a batch of MPC problems and one of KKT systems, and draw both
+	$(BIN)/warpmpc demo qp
 	$(BIN)/warpmpc demo ldl
 
 test: $(VENV)/.test ## set up, then check format, lint, types, and run the tests

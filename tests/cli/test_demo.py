@@ -1,4 +1,4 @@
-"""`warpmpc demo ldl`: a summary that is true, a picture, and an exit code that tells."""
+"""`warpmpc demo`: a summary that is true, a picture, and an exit code that tells."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import pytest
 from matplotlib.image import imread
 
 from warpmpc._types import FactorStatus
-from warpmpc.bench import baseline, ldl_demo
+from warpmpc.bench import baseline, ldl_demo, qp_demo
 from warpmpc.bench.ldl_demo import run_demo
-from warpmpc.cli.demo import format_demo
+from warpmpc.cli import demo_qp
+from warpmpc.cli.demo_ldl import format_demo
 from warpmpc.cli.main import main
 from warpmpc.cli.progress import Progress
 
@@ -101,3 +102,41 @@ def test_progress_is_for_terminals():
         progress.clear()
         assert ("[######..................] 1/4 full, batch 32" in stream.text) == tty
         assert bool(stream.text) == tty
+
+
+@pytest.fixture(scope="module")
+def qp_result():
+    return qp_demo.run_demo(40)
+
+
+class TestQPs:
+    def test_command(self, qp_result, monkeypatch, capsys, tmp_path):
+        monkeypatch.setattr(qp_demo, "run_demo", lambda batch: qp_result)
+        picture = tmp_path / "qp.png"
+        assert main(["demo", "qp", "--figure", str(picture)]) == 0
+        text = capsys.readouterr().out
+        for part in (
+            "40 linear MPC problems", "staged", "1 INVALID_BOUNDS, 1 NON_FINITE, 38 SOLVED",
+            "NON_FINITE in 13, INVALID_BOUNDS in 26", "bit-identical", "as it should be",
+        ):  # fmt: skip
+            assert part in text
+        image = imread(picture)[..., :3]
+        assert 0.01 < (image < 0.99).any(axis=2).mean() < 0.5
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"unharmed": False},
+            {"excess": np.array([0.5, 2.1])},
+            {"status": np.zeros(40, dtype=int)},
+        ],
+    )
+    def test_wrong_results_are_told(self, qp_result, change):
+        wrong = qp_demo.QPDemoResult(**{**qp_result.__dict__, **change})
+        assert qp_result.correct
+        assert not wrong.correct
+        assert "WRONG RESULT" in demo_qp.format_demo(wrong)
+
+    def test_batch_too_small(self, capsys):
+        assert main(["demo", "qp", "--batch", "3"]) == 2
+        assert "at least 4, got 3" in capsys.readouterr().err
