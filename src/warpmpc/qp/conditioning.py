@@ -44,6 +44,17 @@ class Scaling:
     cost: jax.Array
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """Residuals and what they are measured against, ``[groups, 1, lanes]`` each."""
+
+    primal: jax.Array
+    primal_scale: jax.Array
+    dual: jax.Array
+    dual_scale: jax.Array
+
+
 class Equilibration:
     """Ruiz scaling of QPs with one pattern."""
 
@@ -124,13 +135,11 @@ def rho_rows(rho: jax.Array | float, factors: jax.Array, free: jax.Array) -> jax
     return jnp.where(free, RHO_MIN, rho * factors).astype(factors.dtype)
 
 
-def adapted_rho(
-    rho: jax.Array, primal: tuple[jax.Array, jax.Array], dual: tuple[jax.Array, jax.Array]
-) -> jax.Array:
-    """Rho that balances the relative residuals (residual, normaliser), OSQP's rule."""
+def adapted_rho(rho: jax.Array, r: Residuals) -> jax.Array:
+    """Rho that balances the relative residuals, OSQP's rule."""
     tiny = 1e-10
-    relative_primal = primal[0] / (primal[1] + tiny)
-    relative_dual = dual[0] / (dual[1] + tiny)
+    relative_primal = r.primal / (r.primal_scale + tiny)
+    relative_dual = r.dual / (r.dual_scale + tiny)
     return jnp.clip(rho * jnp.sqrt(relative_primal / (relative_dual + tiny)), RHO_MIN, RHO_MAX)
 
 
@@ -191,21 +200,10 @@ class ScaledQP:
             may: Which instances may change it.
             tolerance: Rho changes by more than this factor or not at all.
         """
-        wanted = adapted_rho(rho, (r.primal, r.primal_scale), (r.dual, r.dual_scale))
+        wanted = adapted_rho(rho, r)
         change = may & ((wanted > tolerance * rho) | (wanted < rho / tolerance))
         new = jnp.where(change, wanted, rho).astype(rho.dtype)
         s = self.clip(v)
         # y stays what it was; v changes because y = rho (v - s).  Nobody else's v changes a bit.
         moved = s + rounded((v - s) * (self.rho(rho) / self.rho(new)))
         return change, new, jnp.where(change, moved, v)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
-class Residuals:
-    """Residuals and what they are measured against, ``[groups, 1, lanes]`` each."""
-
-    primal: jax.Array
-    primal_scale: jax.Array
-    dual: jax.Array
-    dual_scale: jax.Array
