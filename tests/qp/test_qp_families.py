@@ -7,20 +7,12 @@ import numpy as np
 import pytest
 
 from qp_cases import FAMILIES, OSQP_TIGHT, family, osqp_solve, ring, solver_for
+from qp_sizes import SMALL
 from warpmpc import ADMMSettings, Status
 
 pytestmark = pytest.mark.oracle
 TIGHT = ADMMSettings(eps_abs=1e-8, eps_rel=1e-8, max_iter=20_000)
-# Size parameter and density of the data: 18 to 168 variables and rows; some with about 2000.
-SMALL = {
-    "portfolio": (20, 1.0),
-    "lasso": (8, 1.0),
-    "svm": (8, 1.0),
-    "huber": (8, 1.0),
-    "random": (10, 0.4),
-    "equality": (12, 1.0),
-    "linear_mpc": (3, 1.0),
-}
+# Some with about 2000 variables and rows.
 LARGE = {
     "portfolio": (900, 0.2),
     "lasso": (250, 0.02),

@@ -8,20 +8,12 @@ import pytest
 import scipy.sparse as sp
 
 from qp_cases import FAMILIES, QPBatch, family, ring, solver_for
+from qp_sizes import SMALL
 from warpmpc import ADMMSettings, QPSolver, Status
 
 TIGHT = ADMMSettings(eps_abs=1e-10, eps_rel=1e-10, max_iter=20_000)
 LSQ = replace(TIGHT, sensitivity="lsq")
 MAX_DIFFERENCE = 1e-6
-SMALL = {
-    "portfolio": (20, 1.0),
-    "lasso": (8, 1.0),
-    "svm": (8, 1.0),
-    "huber": (8, 1.0),
-    "random": (10, 0.4),
-    "equality": (12, 1.0),
-    "linear_mpc": (3, 1.0),
-}
 
 
 def gradients(given: QPBatch, settings: ADMMSettings, weight_y: float = 1.0):

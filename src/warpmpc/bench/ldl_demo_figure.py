@@ -38,13 +38,7 @@ def draw_demo(result: DemoResult, path: str | Path) -> Path:
     _draw_pattern(pattern, result)
     _draw_residuals(residuals, result)
     _draw_rates(rates, result)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return style.save(figure, path)
-
-
-def _title(axes: Axes, text: str) -> None:
-    axes.set_title(text, loc="left", fontsize=11.5, color=style.INK)
+    return style.save(figure, Path(path))
 
 
 def _draw_pattern(axes: Axes, result: DemoResult) -> None:
@@ -59,7 +53,7 @@ def _draw_pattern(axes: Axes, result: DemoResult) -> None:
     n = result.solver.n
     axes.set(xlim=(-0.5, n - 0.5), ylim=(n - 0.5, -0.5), aspect="equal")
     axes.set_xlabel("coloured by stage of the horizon, first dark")
-    _title(axes, f"KKT matrix, {n} x {n}, {rows.size} nonzeros")
+    style.panel_title(axes, f"KKT matrix, {n} x {n}, {rows.size} nonzeros")
     style.tidy(axes)
 
 
@@ -72,7 +66,7 @@ def _draw_residuals(axes: Axes, result: DemoResult) -> None:
     axes.set(xscale="log", xlabel="relative residual |K x - b| / |b|", ylabel="systems")
     place = {"ha": "right", "va": "top", "rotation": 90, "fontsize": 9, "color": style.ACCENT}
     axes.text(result.limit / 1.04, 0.98, "limit", transform=axes.get_xaxis_transform(), **place)
-    _title(axes, f"residuals, checked in float64; largest {result.residuals.max():.1e}")
+    style.panel_title(axes, f"residuals, checked in float64; largest {result.residuals.max():.1e}")
     style.tidy(axes)
 
 
@@ -93,7 +87,7 @@ def _draw_rates(axes: Axes, result: DemoResult) -> None:
     axes.set_xlim(0, 1.3 * max(max(rates.values()) for _, _, rates in groups))
     axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.legend(loc="upper right", frameon=False, fontsize=9, labelcolor=style.INK)
-    _title(axes, "systems per second")
+    style.panel_title(axes, "systems per second")
     style.tidy(axes)
     axes.spines[["bottom"]].set_visible(False)
     axes.tick_params(axis="y", length=0, labelsize=10.5, labelcolor=style.INK)

@@ -65,7 +65,7 @@ def figure_of(rows: Sequence[Row]) -> Figure:
 def _draw_panel(axes: Axes, rows: Sequence[Row], name: str, dtype: str) -> None:
     """One step over the batch size: variants, baselines, and what memory allows."""
     axes.set(xscale="log", yscale="log", xlabel="batch size")
-    axes.set_title(f"{PANELS[name]}, {dtype}", loc="left", fontsize=11.5, color=style.INK)
+    style.panel_title(axes, f"{PANELS[name]}, {dtype}")
     variants = variants_of(rows)
     for place, of_solver in enumerate(variants.values()):
         color = draw_variant(axes, of_solver, name, place)

@@ -37,9 +37,7 @@ def plot_rows(
     rows = latest([row for row in read_rows(source) if row.get("benchmark") == benchmark])
     if not any(row["kind"] == "variant" for row in rows):
         raise ProblemError(f"{source} holds no correct measurement of a variant; nothing to draw.")
-    target = Path(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return style.save(figure_of(rows), target)
+    return style.save(figure_of(rows), Path(target))
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:

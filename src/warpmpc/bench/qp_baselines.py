@@ -207,7 +207,16 @@ def _on_core(label: str, call: Callable[[QPCase, int], Measured], batch: int) ->
     return Baseline(label, call, needs("osqp", "osqp"), sizes, lambda itemsize: 10**6, on_host=True)
 
 
-_DENSE_SIZE = sum(linear_mpc.build().A.shape) ** 2
+def _dense(
+    label: str, call: Callable[[QPCase, int], Measured], package: str, largest: dict[str, int]
+) -> Baseline:
+    """A solver that holds a few full matrices per instance."""
+    entries = sum(linear_mpc.build().A.shape) ** 2
+    return Baseline(
+        label, call, needs(package, package), largest, lambda itemsize: 8 * itemsize * entries
+    )
+
+
 BASELINES: dict[str, Baseline] = {
     "osqp": _on_core("OSQP, own factor, one core", partial(measure_osqp, "refactor"), OSQP_BATCH),
     "osqp_setup": _on_core(
@@ -219,25 +228,7 @@ BASELINES: dict[str, Baseline] = {
     "osqp_gradient": _on_core(
         "OSQP with gradient, one core", measure_osqp_gradient, OSQP_GRADIENT_BATCH
     ),
-    "jaxopt": Baseline(
-        "jaxopt BoxOSQP, dense",
-        measure_jaxopt,
-        needs("jaxopt", "jaxopt"),
-        {"gpu": 128, "cpu": 1},
-        lambda itemsize: 8 * itemsize * _DENSE_SIZE,
-    ),
-    "mpax": Baseline(
-        "MPAX",
-        measure_mpax,
-        needs("mpax", "mpax"),
-        {"gpu": 2048, "cpu": 4},
-        lambda itemsize: 8 * itemsize * _DENSE_SIZE,
-    ),
-    "qpax": Baseline(
-        "qpax, dense",
-        measure_qpax,
-        needs("qpax", "qpax"),
-        {"gpu": 128, "cpu": 2},
-        lambda itemsize: 8 * itemsize * _DENSE_SIZE,
-    ),
+    "jaxopt": _dense("jaxopt BoxOSQP, dense", measure_jaxopt, "jaxopt", {"gpu": 128, "cpu": 1}),
+    "mpax": _dense("MPAX", measure_mpax, "mpax", {"gpu": 2048, "cpu": 4}),
+    "qpax": _dense("qpax, dense", measure_qpax, "qpax", {"gpu": 128, "cpu": 2}),
 }

@@ -39,9 +39,7 @@ def draw_demo(result: QPDemoResult, path: str | Path) -> Path:
     _draw_states(states, result)
     _draw_iterations(iterations, result)
     _draw_excess(excess, result)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return style.save(figure, path)
+    return style.save(figure, Path(path))
 
 
 def _draw_states(axes: Axes, result: QPDemoResult) -> None:
@@ -73,5 +71,5 @@ def _draw_excess(axes: Axes, result: QPDemoResult) -> None:
 
 
 def _finish(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=11.5, color=style.INK)
+    style.panel_title(axes, title)
     style.tidy(axes)

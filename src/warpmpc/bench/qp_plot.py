@@ -62,7 +62,7 @@ def _draw_panel(axes: Axes, rows: Sequence[Row], dtype: str) -> None:
     # Solutions and gradients share the axis: one curve per solver, whatever it computes.
     rows = [{**row, "rate": timing_of(row)} for row in rows]
     axes.set(xscale="log", yscale="log", xlabel="batch size")
-    axes.set_title(f"QPs per second, {dtype}", loc="left", fontsize=11.5, color=style.INK)
+    style.panel_title(axes, f"QPs per second, {dtype}")
     for place, of_solver in enumerate(variants_of(rows).values()):
         draw_variant(axes, of_solver, "rate", place)
     for row in rows:

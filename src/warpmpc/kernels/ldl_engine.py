@@ -61,6 +61,7 @@ class LaunchShape:
 DEFAULT_SHAPE = LaunchShape()
 # Measured on an H200: with fewer warps in all than this the device idles, with more they evict each
 # other's data; and these register limits leave room for them.
+SEGMENTS = 256
 _WARPS_WANTED = 4096
 _REGISTERS = {"float32": 64, "float64": 128}
 

@@ -25,7 +25,7 @@ def to_tiles(array: jax.Array) -> jax.Array:
     batch, rows = array.shape
     spare = tile_count(batch) * LANES - batch
     padded = jnp.pad(array, ((0, spare), (0, 0)), mode="edge") if spare else array
-    return padded.reshape(-1, LANES, rows).transpose(0, 2, 1)
+    return padded.reshape(tile_count(batch), LANES, rows).transpose(0, 2, 1)
 
 
 def from_tiles(tiles: jax.Array, batch: int) -> jax.Array:

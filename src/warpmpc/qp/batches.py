@@ -43,11 +43,7 @@ def on_batches(
         batch = _batch_size(args)
 
         def into(array: jax.Array) -> jax.Array:
-            if lanes == 1:
-                return array[..., None]
-            if not array.shape[1]:
-                return jnp.zeros((tile_count(batch), 0, lanes), dtype=array.dtype)
-            return to_tiles(array)
+            return array[..., None] if lanes == 1 else to_tiles(array)
 
         result = function(*jax.tree.map(into, args))
         return jax.tree.map(lambda a: from_tiles(a, batch) if lanes > 1 else a[..., 0], result)

@@ -16,7 +16,7 @@ import numpy as np
 
 from warpmpc._errors import PatternError
 from warpmpc.kernels.admm_types import LoopData, LoopLimits, LoopState
-from warpmpc.kernels.ldl_engine import window_fits
+from warpmpc.kernels.ldl_engine import SEGMENTS, window_fits
 from warpmpc.kernels.rolled_engine import RolledKernels
 from warpmpc.kernels.staged_engine import StagedKernels
 from warpmpc.kernels.tiles import LANES
@@ -35,7 +35,6 @@ from warpmpc.symbolic.stage_program import build_stage_program
 from warpmpc.symbolic.window import build_window
 
 _LOG = logging.getLogger(__name__)
-_SEGMENTS = 256
 # Straight-line code beyond this many multiply-adds takes too long to compile.
 _LARGEST_CODE = 8_000
 
@@ -266,10 +265,10 @@ def sparse_loop(system: KKTSystem, settings: ADMMSettings) -> KernelLoop | None:
 
 def _rolled(program: Program, kkt: KKTPattern, dtype: str) -> RolledKernels | None:
     elimination = program.in_program_order()
-    window = build_window(elimination, _SEGMENTS)
+    window = build_window(elimination, SEGMENTS)
     if not window_fits(window, dtype):
         return None
-    schedule = build_schedule(elimination, _SEGMENTS, level_scheduling=True, unrolled=True)
+    schedule = build_schedule(elimination, SEGMENTS, level_scheduling=True, unrolled=True)
     return RolledKernels(program, schedule, window, kkt.n_vars, dtype)
 
 

@@ -78,7 +78,13 @@ def headline(figure: Figure, title: str, subtitle: str) -> None:
     figure.text(0.02, 1 - 0.66 * inch, subtitle, fontsize=10.5, color=MUTED)
 
 
+def panel_title(axes: Axes, text: str) -> None:
+    """Title of one panel, top left."""
+    axes.set_title(text, loc="left", fontsize=11.5, color=INK)
+
+
 def save(figure: Figure, path: Path) -> Path:
-    """Writes a PNG and returns its path."""
+    """Writes a PNG, and its folder if need be, and returns its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=DPI)
     return path

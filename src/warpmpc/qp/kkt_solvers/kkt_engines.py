@@ -46,9 +46,13 @@ class KKTSystem:
     @property
     def weak(self) -> IntArray:
         """Variables without a weight of their own: only sigma is on their diagonal."""
-        n, K = self.kkt.n_vars, self.kkt.K_pattern
-        on_diagonal = np.isin(self.kkt.P_to_K, self.kkt.sigma_to_K)
-        return np.setdiff1d(np.arange(n), K.col_idx[self.kkt.P_to_K[on_diagonal]])
+        return np.setdiff1d(np.arange(self.kkt.n_vars), self.P_diagonal[1])
+
+    @property
+    def P_diagonal(self) -> tuple[IntArray, IntArray]:
+        """Stored diagonal entries of P: position in the caller's values, and variable."""
+        stored = np.isin(self.kkt.P_to_K, self.kkt.sigma_to_K)
+        return self.P_entries[stored], self.kkt.K_pattern.col_idx[self.kkt.P_to_K[stored]]
 
     def assemble(
         self, P: jax.Array, A: jax.Array, rho: jax.Array, order: IntArray | None = None
@@ -183,10 +187,9 @@ class PCGEngine(_Anew):
 
     def _diagonal(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> jax.Array:
         kkt, system = self._system.kkt, self._system
-        on_diagonal = np.isin(kkt.P_to_K, kkt.sigma_to_K)
-        column = kkt.K_pattern.col_idx[kkt.P_to_K[on_diagonal]]
+        entries, column = system.P_diagonal
         diagonal = jnp.full((P.shape[0], kkt.n_vars, 1), system.sigma, dtype=P.dtype)
-        diagonal = diagonal.at[:, column].add(P[:, system.P_entries[on_diagonal]])
+        diagonal = diagonal.at[:, column].add(P[:, entries])
         return diagonal + system.matrices.AT.product(A * A, rho)
 
     def solve(self, state: tuple[jax.Array, ...], rhs: jax.Array, guess: jax.Array) -> jax.Array:

@@ -10,14 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._errors import SettingsError
-from warpmpc.kernels.ldl_engine import LaunchShape, TableLDL, launch_shape, window_fits
+from warpmpc.kernels.ldl_engine import (
+    SEGMENTS,
+    LaunchShape,
+    TableLDL,
+    launch_shape,
+    window_fits,
+)
 from warpmpc.kernels.tiles import from_tiles, tile_count, to_tiles
 from warpmpc.qp.kkt_solvers.base import LDLSettings, LinearSystem, status_of
 from warpmpc.symbolic.elimination import Elimination
 from warpmpc.symbolic.schedule import build_schedule
 from warpmpc.symbolic.window import WindowStream, build_window
-
-_SEGMENTS = 256
 
 
 class WarpLDL:
@@ -31,7 +35,7 @@ class WarpLDL:
         self._settings, self._n_L = settings, system.elimination.nnz_L
         self._perm, self._tiled = elimination.perm, settings.layout == "tiled"
         self._dtype = system.dtype
-        segments = settings.segments or _SEGMENTS
+        segments = settings.segments or SEGMENTS
         schedule = build_schedule(
             elimination, segments, level_scheduling=settings.level_scheduling, unrolled=True
         )
@@ -102,7 +106,7 @@ def _choose_window(
 ) -> WindowStream | None:
     if settings.window is False or settings.layout != "tiled":
         return None
-    window = build_window(elimination, settings.segments or _SEGMENTS)
+    window = build_window(elimination, settings.segments or SEGMENTS)
     if window_fits(window, dtype):
         return window
     if settings.window:
