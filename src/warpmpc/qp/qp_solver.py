@@ -99,9 +99,14 @@ class QPSolver:
         self.engine, self._loop = build_loop(engine, request)
         self._nominal = None if nominal is None else self._nominal_scaling(nominal)
         self._row_classes = _check_classes(row_classes, self.n_cons, self._n_spare)
-        self._run = jax.custom_jvp(self._on_batches(self._iterate, self.bytes_per_instance))
+        self._run = jax.custom_jvp(self._on_batches(self.iterate, self.bytes_per_instance))
         self._run.defjvp(self._iterate_jvp)
         self._solve = jax.jit(self._solve_batch)
+
+    @property
+    def lanes(self) -> int:
+        """Instances per group of the engine's layout ``[groups, rows, lanes]``: 1 or 32."""
+        return self._loop.lanes
 
     @property
     def bytes_per_instance(self) -> int:
@@ -121,7 +126,7 @@ class QPSolver:
         """A function of tiles as one of batches, in parts that the memory holds."""
         most = self.settings.max_batch
         size = partial(part_size, max_batch=most, bytes_per_instance=bytes_per_instance)
-        return on_batches(function, self._loop.lanes, size)
+        return on_batches(function, self.lanes, size)
 
     def _nominal_scaling(self, nominal: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Scaling:
         """Scaling of one representative instance, to be broadcast over the batch."""
@@ -147,7 +152,7 @@ class QPSolver:
         if self.settings.sensitivity == "lsq":
             if self.dtype == "float32":
                 _LOG.warning("sensitivity lsq in float32 has two to three digits; use float64")
-            return LSQSensitivity(*patterns, self._loop.lanes, self.dtype)
+            return LSQSensitivity(*patterns, self.lanes, self.dtype)
         return KKTSensitivity(sensitivity_engine(self.engine, self._system), *patterns, self.dtype)
 
     @cached_property
@@ -251,8 +256,20 @@ class QPSolver:
         factors, free = row_factors(scaled, self.settings, self._row_classes)
         return ScaledQP(data, scaled, scaling, factors, free, identical)
 
-    def _iterate(self, data: QPData, start: tuple[jax.Array, ...]) -> tuple[Any, ...]:
-        """x, y, objective and (s, status, iterations, residuals) in the engine's layout."""
+    def iterate(self, data: QPData, start: tuple[jax.Array, ...]) -> tuple[Any, ...]:
+        """Solves instances that lie in the engine's layout: for outer methods, inside `jax.jit`.
+
+        Not differentiable, and no limit on the memory: both belong to `solve`.
+
+        Args:
+            data: Arrays ``[groups, rows, lanes]`` with `lanes` of this solver; the pattern of A
+                must have an entry.
+            start: Unscaled x, s and y as in `QPWarmStart`; empty for a cold start.
+
+        Returns:
+            x, y, objective and (s, status, iterations, primal residual, dual residual); scalars
+            per instance are ``[groups, 1, lanes]``.
+        """
         problem = self._scaled(data)
         rho = problem.rho(self.settings.rho)
         at = problem.scaled_start(*self._start(data, start, rho))
