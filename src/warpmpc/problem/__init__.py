@@ -1,0 +1,1 @@
+"""What a user writes: optimal control problems, stage functions, integrators (CasADi SX)."""

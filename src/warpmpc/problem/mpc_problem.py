@@ -1,0 +1,313 @@
+"""The whole problem: stages over the horizon, equal ones grouped, and where everything stands.
+
+Reads: `Stage` objects.  Produces: `MPCProblem` with groups, offsets of variables, rows and
+parameters, names, defaults and a content hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import casadi as ca
+import numpy as np
+
+from warpmpc._errors import ProblemError
+from warpmpc.problem import expressions as ex
+from warpmpc.problem import fingerprint
+from warpmpc.problem.expressions import ExpressionLike
+from warpmpc.problem.stage import Stage
+from warpmpc.problem.stage_symbols import check_symbols
+
+Names = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class StageGroup:
+    """Stages that are equal in structure and constants.
+
+    Attributes:
+        stage: One of them; its symbols stand for those of all.  Only what enters an iteration is
+            equal: take guesses and row names from `MPCProblem.stages`.
+        ks: Their positions in the horizon, ascending.
+    """
+
+    stage: Stage
+    ks: tuple[int, ...]
+
+
+class MPCProblem:
+    """Minimise the sum of stage costs subject to the constraints of all stages.
+
+    Variables are z_0, ..., z_N; rows are those of stage 0, then stage 1, and so on.  The parameter
+    vector is ``[x0 | shared | p_0 | ... | p_N]``.
+
+    Attributes:
+        stages: One per node, N + 1 of them; equal nodes may be the same object.
+        x0: SX symbols of what `solve(x0)` gets.
+        shared: SX symbols of the parameters of the whole problem.
+        groups: Equal stages, in the order of their first node.
+        group_of: Group of each node.
+        z_offset: Where the variables of each node begin; the last entry is their number.
+        g_offset: Where the rows of each node begin, likewise.
+        p_offset: Where the parameters of each node begin in the parameter vector, likewise.
+        full_diagonal: Whether all diagonal entries of the Hessian are structural.
+        defaults: Default of each parameter; NaN where the caller must give a value.
+        names: Name -> rows of z, ``[nodes that have it, size]``.
+        param_names: Name -> rows of the parameter vector, ``[size]`` or ``[nodes, size]``.
+        row_names: Name of each constraint row, of the node that `con_stage` says.
+        var_stage: Node of each variable.
+        con_stage: Node of each row.
+        hash: Content hash of all of the above.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        *,
+        x0: ExpressionLike | None = None,
+        shared: ExpressionLike | None = None,
+        full_diagonal: bool = True,
+        defaults: np.ndarray | Mapping[str, Any] | None = None,
+        names: Mapping[str, np.ndarray] | None = None,
+        param_names: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Checks that the stages fit together.
+
+        Args:
+            stages: One per node, the last one without z_next.
+            x0: SX symbols that expressions of all stages may use.
+            shared: SX symbols, likewise.
+            full_diagonal: Store all diagonal entries of the Hessian, zero or not.
+            defaults: One per parameter, NaN for none; or by the names in `param_names`.
+            names: Name -> rows of z; None: "x" and "u" where all stages agree on their sizes.
+            param_names: Name -> rows of the parameter vector; None: "shared", and "p" for the
+                parameters of the nodes ("p_0", "p_1", ... where their sizes differ).
+        """
+        self.stages = _checked_stages(stages)
+        self.x0 = ex.symbols(x0, "x0")
+        self.shared = ex.symbols(shared, "shared")
+        if full_diagonal not in (True, False):
+            raise ProblemError(f"full_diagonal must be True or False, got {full_diagonal!r}.")
+        self.full_diagonal = bool(full_diagonal)
+        check_symbols(self.stages, self.x0, self.shared)
+
+        self.z_offset = _offsets(0, [stage.n_z for stage in self.stages])
+        self.g_offset = _offsets(0, [stage.n_g for stage in self.stages])
+        sizes = [stage.p.numel() for stage in self.stages]
+        self.p_offset = _offsets(self.n_x0 + self.n_shared, sizes)
+
+        self.group_of, self._digests = _grouped(self.stages, self.x0, self.shared)
+        self.groups = tuple(
+            StageGroup(self.stages[ks[0]], tuple(ks.tolist()))
+            for ks in (np.flatnonzero(self.group_of == i) for i in range(len(self._digests)))
+        )
+        self.names = (
+            self._default_names()
+            if names is None
+            else _checked_names(names, self.n_vars, "names", axes=(2,))
+        )
+        self.param_names = (
+            self._default_param_names()
+            if param_names is None
+            else _checked_names(param_names, self.n_params, "param_names", axes=(1, 2))
+        )
+        self.defaults = self._checked_defaults(defaults)
+
+    @property
+    def horizon(self) -> int:
+        """Number of intervals, N; there is one node more."""
+        return len(self.stages) - 1
+
+    @property
+    def n_vars(self) -> int:
+        """Number of variables."""
+        return int(self.z_offset[-1])
+
+    @property
+    def n_cons(self) -> int:
+        """Number of constraint rows."""
+        return int(self.g_offset[-1])
+
+    @property
+    def n_params(self) -> int:
+        """Length of the parameter vector."""
+        return int(self.p_offset[-1])
+
+    @property
+    def n_x0(self) -> int:
+        """Length of x0."""
+        return self.x0.numel()
+
+    @property
+    def n_shared(self) -> int:
+        """Number of parameters of the whole problem."""
+        return self.shared.numel()
+
+    @cached_property
+    def row_names(self) -> tuple[str, ...]:
+        """Name of each constraint row."""
+        return tuple(name for stage in self.stages for name in stage.row_names)
+
+    @cached_property
+    def var_stage(self) -> np.ndarray:
+        """Node of each variable."""
+        return np.repeat(np.arange(self.horizon + 1), np.diff(self.z_offset))
+
+    @cached_property
+    def con_stage(self) -> np.ndarray:
+        """Node of each row."""
+        return np.repeat(np.arange(self.horizon + 1), np.diff(self.g_offset))
+
+    def param_rows(self, k: int) -> np.ndarray:
+        """Rows of the parameter vector that node k sees: x0, shared, p_k."""
+        common = np.arange(self.n_x0 + self.n_shared)
+        return np.concatenate([common, np.arange(self.p_offset[k], self.p_offset[k + 1])])
+
+    @cached_property
+    def hash(self) -> str:
+        """Content hash of the whole problem; equal in every process that builds the same one."""
+        guesses: dict[int, str] = {}
+        for stage in self.stages:
+            if id(stage) not in guesses:
+                function = fingerprint.guess_function(stage, self.x0, self.shared)
+                guesses[id(stage)] = fingerprint.function_digest(function)
+        tables = (*self.names.items(), *self.param_names.items())
+        parts = [
+            repr((self.full_diagonal, self.row_names, *self._digests)),
+            *(guesses[id(stage)] for stage in self.stages),
+            *(name + fingerprint.array_digest(rows) for name, rows in tables),
+            fingerprint.array_digest(self.group_of),
+            fingerprint.array_digest(self.defaults),
+        ]
+        return fingerprint.digest(parts)
+
+    def _default_names(self) -> Names:
+        n_x = {stage.n_x for stage in self.stages}
+        if len(n_x) > 1 or None in n_x:
+            return {}
+        split = next(iter(n_x)) or 0
+        inputs = {stage.n_z - split for stage in self.stages} - {0}
+        names: Names = {}
+        if split:
+            names["x"] = self.z_offset[:-1, None] + np.arange(split)
+        if len(inputs) == 1:
+            nodes = np.flatnonzero(np.diff(self.z_offset) > split)
+            names["u"] = self.z_offset[nodes, None] + split + np.arange(inputs.pop())
+        return names
+
+    def _default_param_names(self) -> Names:
+        sizes = np.diff(self.p_offset)
+        nodes = np.flatnonzero(sizes)
+        names: Names = {}
+        if self.n_shared:
+            names["shared"] = self.n_x0 + np.arange(self.n_shared)
+        if len({*sizes[nodes].tolist()}) == 1:
+            names["p"] = self.p_offset[nodes, None] + np.arange(int(sizes[nodes[0]]))
+        else:
+            names |= {f"p_{k}": self.p_offset[k] + np.arange(sizes[k]) for k in nodes.tolist()}
+        return names
+
+    def _checked_defaults(self, given: Any) -> np.ndarray:
+        defaults = np.full(self.n_params, np.nan)
+        if given is None:
+            return defaults
+        if isinstance(given, Mapping):
+            for name, value in given.items():
+                rows = self._rows_of_parameter(name)
+                defaults[rows] = default_values(name, value, rows)
+            return defaults
+        array = np.asarray(given, dtype=np.float64)
+        if array.shape != defaults.shape:
+            raise ProblemError(
+                f"defaults has shape {array.shape} but the problem has {self.n_params} parameters; "
+                "give one number each (NaN for none), or a dict by name."
+            )
+        return array.copy()
+
+    def _rows_of_parameter(self, name: str) -> np.ndarray:
+        if name not in self.param_names:
+            raise ProblemError(
+                f"defaults names {name!r}, but the parameters are {sorted(self.param_names)}."
+            )
+        return self.param_names[name]
+
+
+def default_values(name: str, value: Any, rows: np.ndarray) -> np.ndarray:
+    """Default of a named parameter in the shape of its rows.
+
+    Args:
+        name: For errors.
+        value: Scalar, one value per entry (for all nodes), or one row per node.
+        rows: Rows of the parameter, ``[size]`` or ``[nodes, size]``.
+    """
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ProblemError(f"The default of {name!r} must be numbers, got {value!r}.") from error
+    if np.any(np.isnan(array)):
+        raise ProblemError(f"The default of {name!r} contains NaN; give numbers.")
+    if rows.ndim == 2 and rows.shape[1] == 1 and array.shape == rows.shape[:1]:
+        array = array[:, None]
+    if array.shape not in ((), rows.shape[-1:], rows.shape):
+        raise ProblemError(
+            f"The default of {name!r} has shape {array.shape}; it must be a scalar or have the "
+            f"shape {' or '.join(map(str, dict.fromkeys([rows.shape[-1:], rows.shape])))}."
+        )
+    return np.broadcast_to(array, rows.shape)
+
+
+def _checked_stages(stages: Any) -> tuple[Stage, ...]:
+    if isinstance(stages, Stage) or not isinstance(stages, Sequence):
+        raise ProblemError(
+            f"stages must be a list of Stage, one per node, got {type(stages).__name__}."
+        )
+    for k, stage in enumerate(stages):
+        if not isinstance(stage, Stage):
+            raise ProblemError(f"Stage {k} must be a Stage, got {type(stage).__name__}.")
+    if not stages:
+        raise ProblemError("stages is empty: give at least one stage (the last one has no z_next).")
+    for k, (here, after) in enumerate(pairwise(stages)):
+        if here.z_next.numel() != after.n_z:
+            raise ProblemError(
+                f"Stage {k} has {here.z_next.numel()} symbols in z_next but z of stage {k + 1} has "
+                f"{after.n_z}; pass as many symbols, used or not."
+            )
+    if stages[-1].z_next.numel():
+        raise ProblemError(
+            f"Stage {len(stages) - 1} is the last one but has z_next; leave z_next out there."
+        )
+    return tuple(stages)
+
+
+def _grouped(
+    stages: Sequence[Stage], x0: ca.SX, shared: ca.SX
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Group of each node, and the digest of each group."""
+    by_identity: dict[int, str] = {}
+    for stage in stages:
+        if id(stage) not in by_identity:
+            by_identity[id(stage)] = fingerprint.stage_digest(stage, x0, shared)
+    digests = tuple(dict.fromkeys(by_identity.values()))
+    number = {text: i for i, text in enumerate(digests)}
+    return np.array([number[by_identity[id(stage)]] for stage in stages]), digests
+
+
+def _offsets(begin: int, sizes: Sequence[int]) -> np.ndarray:
+    return begin + np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
+def _checked_names(given: Mapping[str, Any], size: int, what: str, axes: tuple[int, ...]) -> Names:
+    names: Names = {}
+    for name, value in given.items():
+        rows = np.asarray(value)
+        if rows.ndim not in axes or rows.dtype.kind not in "iu":
+            wanted = " or ".join("[nodes, size]" if n == 2 else "[size]" for n in axes)
+            raise ProblemError(f"{what}[{name!r}] must be an array of integers {wanted}.")
+        if rows.size and not (rows.min() >= 0 and rows.max() < size):
+            raise ProblemError(f"{what}[{name!r}] has rows outside 0 to {size - 1}.")
+        names[name] = rows.astype(np.int64)
+    return names
