@@ -21,14 +21,14 @@ ExpressionLike: TypeAlias = ca.SX | ca.DM | np.ndarray | float | Sequence[Any]
 # Operations on scalars that have a translation and a derivative.  Those that are not smooth (fabs,
 # fmax, floor, comparisons) count: their derivative is that of the branch taken.
 _TRANSLATED_NAMES = """
-    CONST INPUT OUTPUT ASSIGN ADD SUB MUL DIV NEG INV SQ TWICE SQRT POW CONSTPOW HYPOT
+    CONST INPUT OUTPUT ASSIGN LIFT ADD SUB MUL DIV NEG INV SQ TWICE SQRT POW CONSTPOW HYPOT
     EXP EXPM1 LOG LOG1P SIN COS TAN ASIN ACOS ATAN ATAN2 SINH COSH TANH ASINH ACOSH ATANH ERF ERFINV
     FABS SIGN COPYSIGN FMIN FMAX FLOOR CEIL FMOD REMAINDER LT LE EQ NE NOT AND OR IF_ELSE_ZERO
 """
 _NAME_OF_CODE: dict[int, str] = {
     getattr(ca, name): name[3:] for name in dir(ca) if name.startswith("OP_")
 }
-_TRANSLATED = {getattr(ca, f"OP_{name}") for name in _TRANSLATED_NAMES.split()}
+TRANSLATED = {getattr(ca, f"OP_{name}") for name in _TRANSLATED_NAMES.split()}
 _REPLACEMENT = {
     "CALL": "a call of a CasADi function that is not inlined (an interpolant, an external or "
     "`never_inline` function); write it out in SX operations",
@@ -208,7 +208,7 @@ def _offences(expressions: Iterable[ca.SX]) -> Iterator[str]:
     arguments = ca.symvar(ca.vertcat(ca.SX(0, 1), *(ca.vec(e) for e in outputs)))
     function = ca.Function("checked", arguments, outputs)
     for code, _, _, constant in instructions(function):
-        if code not in _TRANSLATED:
+        if code not in TRANSLATED:
             name = _NAME_OF_CODE.get(code, str(code))
             yield _REPLACEMENT.get(
                 name,

@@ -45,7 +45,8 @@ def function_digest(function: ca.Function) -> str:
 def stage_digest(stage: Stage, x0: ca.SX, shared: ca.SX) -> str:
     """Digest of all that is evaluated in an iteration; the guess and the row names are not."""
     function = stage_function(stage, x0, shared)
-    return digest([function_digest(function), repr(stage.soft_rows.tolist()), repr(stage.n_x)])
+    rest = (stage.soft_rows.tolist(), stage.n_x, stage.n_u)
+    return digest([function_digest(function), repr(rest)])
 
 
 def array_digest(array: np.ndarray) -> str:

@@ -135,6 +135,7 @@ def _stage(ocp: Formulation, kind: _Kind) -> Stage:
         weight=ca.vertcat(*(part.weight for part in parts)),
         soft=soft,
         n_x=ocp.x.size,
+        n_u=0 if terminal and not ocp.terminal_input else ocp.u.size,
         guess=_guess(ocp, terminal),
         tau=ocp.guess.tau,
         row_names=[*equalities, *(name for part in parts for name in part.row_names)],

@@ -59,6 +59,8 @@ class MPCProblem:
         names: Name -> rows of z, ``[nodes that have it, size]``.
         param_names: Name -> rows of the parameter vector, ``[size]`` or ``[nodes, size]``.
         row_names: Name of each constraint row, of the node that `con_stage` says.
+        x_rows: Rows of z that are states, ``[nodes that have some, n_x]``; None: unknown or uneven.
+        u_rows: Rows of z that are inputs, likewise.
         var_stage: Node of each variable.
         con_stage: Node of each row.
         hash: Content hash of all of the above.
@@ -185,19 +187,28 @@ class MPCProblem:
         ]
         return fingerprint.digest(parts)
 
+    @cached_property
+    def x_rows(self) -> np.ndarray | None:
+        """Rows of z that are states, ``[nodes that have some, n_x]``; None: unknown or uneven."""
+        return self._rows_of([(0, stage.n_x) for stage in self.stages])
+
+    @cached_property
+    def u_rows(self) -> np.ndarray | None:
+        """Rows of z that are inputs, likewise."""
+        return self._rows_of([(stage.n_x or 0, stage.n_u) for stage in self.stages])
+
+    def _rows_of(self, parts: Sequence[tuple[int, int | None]]) -> np.ndarray | None:
+        """Rows of (begin, size) in each node."""
+        sizes = {size for _, size in parts} - {0}
+        if len(sizes) != 1 or None in sizes:
+            return None
+        nodes = [k for k, (_, size) in enumerate(parts) if size]
+        begin = self.z_offset[nodes] + np.array([parts[k][0] for k in nodes])
+        return begin[:, None] + np.arange(sizes.pop() or 0)
+
     def _default_names(self) -> Names:
-        n_x = {stage.n_x for stage in self.stages}
-        if len(n_x) > 1 or None in n_x:
-            return {}
-        split = next(iter(n_x)) or 0
-        inputs = {stage.n_z - split for stage in self.stages} - {0}
-        names: Names = {}
-        if split:
-            names["x"] = self.z_offset[:-1, None] + np.arange(split)
-        if len(inputs) == 1:
-            nodes = np.flatnonzero(np.diff(self.z_offset) > split)
-            names["u"] = self.z_offset[nodes, None] + split + np.arange(inputs.pop())
-        return names
+        rows = {"x": self.x_rows, "u": self.u_rows}
+        return {name: part for name, part in rows.items() if part is not None}
 
     def _default_param_names(self) -> Names:
         sizes = np.diff(self.p_offset)

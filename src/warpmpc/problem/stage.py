@@ -90,7 +90,8 @@ class Stage:
         soft_rows: Rows of g that are soft, ascending.
         penalties: One row per soft row: linear lower, linear upper, quadratic lower, quadratic
             upper; see `Soft`.
-        n_x: The first n_x entries of z are states, the others inputs; None: not said.
+        n_x: The first n_x entries of z are states; None: not said.
+        n_u: The next n_u entries are inputs; None: not said.
         guess: Initial guess of z from x0, shared, p and tau.
         tau: Symbol for k/N in the guess.
         row_names: One name per row of g.
@@ -110,6 +111,7 @@ class Stage:
         weight: ExpressionLike | None = None,
         soft: Mapping[int, Soft] | None = None,
         n_x: int | None = None,
+        n_u: int | None = None,
         guess: ExpressionLike | None = None,
         tau: ca.SX | None = None,
         row_names: Sequence[str] | None = None,
@@ -128,6 +130,7 @@ class Stage:
             weight: Scalar or one per residual; None: 1.
             soft: Row of g -> `Soft`.
             n_x: Number of states in z.
+            n_u: Number of inputs in z; None: all that are not states, if n_x is given.
             guess: Column as long as z; None: zeros.
             tau: Scalar SX symbol that `guess` uses for k/N.
             row_names: Distinct names of the rows of g; None: "g[0]", "g[1]", ...
@@ -137,7 +140,7 @@ class Stage:
         self.p = ex.symbols(p, "p")
         self.tau = ex.symbols(ca.SX.sym("tau") if tau is None else tau, "tau")
         self._check_symbols()
-        self.n_x = _count_of_states(n_x, self.n_z)
+        self.n_x, self.n_u = _split(n_x, n_u, self.n_z)
 
         self.cost = ex.scalar(cost, "cost")
         self.residual = ex.column(residual, "residual")
@@ -223,14 +226,22 @@ class Stage:
                 )
 
 
-def _count_of_states(n_x: Any, n_z: int) -> int | None:
+def _split(n_x: Any, n_u: Any, n_z: int) -> tuple[int | None, int | None]:
+    """Numbers of states and inputs."""
+    if n_x is None and n_u is not None:
+        raise ProblemError("n_u is given without n_x; inputs stand after the states, so give both.")
     if n_x is None:
-        return None
+        return None, None
     if not ex.is_integer(n_x, 0, n_z):
+        raise ProblemError(f"n_x must be an integer between 0 and {n_z} (size of z), got {n_x!r}.")
+    rest = n_z - int(n_x)
+    if n_u is None:
+        return int(n_x), rest
+    if not ex.is_integer(n_u, 0, rest):
         raise ProblemError(
-            f"n_x must be an integer between 0 and {n_z} (the size of z), got {n_x!r}."
+            f"n_u must be an integer between 0 and {rest} (size of z without states), got {n_u!r}."
         )
-    return int(n_x)
+    return int(n_x), int(n_u)
 
 
 def _weights(weight: ExpressionLike | None, residual: ca.SX) -> ca.SX:
