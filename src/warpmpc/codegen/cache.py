@@ -1,0 +1,102 @@
+"""Generated Python modules on disk, found by the hash of their content.
+
+Reads: a key and a function that writes the text.  Produces: the imported module.  Files are written
+atomically and checked when they are read, so that processes may share a folder and a damaged file
+costs nothing but time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+
+CACHE_VARIABLE = "WARPMPC_CACHE_DIR"
+_SEAL = "# sha256 "
+
+
+def cache_folder() -> Path:
+    """Folder of generated modules: $WARPMPC_CACHE_DIR, or one below the user's cache folder."""
+    if given := os.environ.get(CACHE_VARIABLE):
+        return Path(given).expanduser() / version("warpmpc")
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "warpmpc" / version("warpmpc")
+
+
+def load_module(name: str, key: str, make_text: Callable[[], str]) -> ModuleType:
+    """Module `name` whose content has the hash `key`; `make_text` is called if it is not cached."""
+    path = cache_folder() / f"{name}_{key[:24]}.py"
+    text = _read(path)
+    if text is None:
+        text = _sealed(make_text())
+        path = _write(path, text)
+    return _import(f"warpmpc_generated_{name}_{key[:24]}", path, text)
+
+
+def _sealed(text: str) -> str:
+    return f"{text}{_SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def _read(path: Path) -> str | None:
+    """Text of a file, None if there is none or it is damaged."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        _warn(f"{path} cannot be read ({error}); its code is generated again.")
+        return None
+    content, seal, _ = text.rpartition(_SEAL)
+    if not seal or _sealed(content) != text:
+        _warn(f"{path} is damaged; its code is generated again.")
+        return None
+    return text
+
+
+def _write(path: Path, text: str) -> Path:
+    """Writes a file and returns its path: a temporary one where the folder is not writable."""
+    try:
+        return _write_atomically(path, text)
+    except OSError as error:
+        fallback = _temporary_folder()
+        _warn(
+            f"{path.parent} is not writable ({error}); generated code goes to {fallback} and is "
+            f"lost afterwards.  Set {CACHE_VARIABLE} to a folder that can be written."
+        )
+        return _write_atomically(fallback / path.name, text)
+
+
+def _write_atomically(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+@cache
+def _temporary_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="warpmpc_"))
+
+
+def _import(name: str, path: Path, text: str) -> ModuleType:
+    """Runs the text as a module that lies at `path`, where Warp looks for its source."""
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    exec(compile(text, str(path), "exec"), module.__dict__)
+    return module
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=3)

@@ -1,0 +1,151 @@
+"""`ScalarProgram` as native C++ text, for NVRTC on CUDA and Warp's clang on the CPU.
+
+Reads: a program and where its inputs and outputs lie.  Produces: a local struct whose static
+functions evaluate the program chunk by chunk.  The text needs `native_preamble` before it.
+
+Names in the text: ``v12`` is the value of operation 12, ``x0_3`` element 3 of input 0, ``k2``
+constant 2, ``r4`` entry 4 of the table of rows, ``carried[5]`` what a chunk leaves for later ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from warpmpc.codegen.chunks import Chunk, plan_chunks
+from warpmpc.codegen.ir import ABSENT, Op, ScalarProgram
+
+# Compile time of a function grows faster than its length; between chunks values go through memory.
+CHUNK_LENGTH = 1000
+
+_EXPRESSIONS = {
+    Op.ADD: "{a} + {b}",
+    Op.SUB: "{a} - {b}",
+    Op.MUL: "{a} * {b}",
+    Op.DIV: "{a} / {b}",
+    Op.NEG: "-{a}",
+    Op.SQ: "{a} * {a}",
+    Op.TWICE: "{a} + {a}",
+    Op.INV: "(Pack)1 / {a}",
+    Op.LT: "{a} < {b} ? (Pack)1 : (Pack)0",
+    Op.LE: "{a} <= {b} ? (Pack)1 : (Pack)0",
+    Op.EQ: "{a} == {b} ? (Pack)1 : (Pack)0",
+    Op.NE: "{a} != {b} ? (Pack)1 : (Pack)0",
+    Op.NOT: "{a} == 0 ? (Pack)1 : (Pack)0",
+    Op.AND: "(({a} != 0) & ({b} != 0)) ? (Pack)1 : (Pack)0",
+    Op.OR: "(({a} != 0) | ({b} != 0)) ? (Pack)1 : (Pack)0",
+    Op.IF_ELSE_ZERO: "{a} != 0 ? {b} : (Pack)0",
+    Op.SIGN: "{a} < 0 ? (Pack)-1 : ({a} > 0 ? (Pack)1 : {a})",
+}
+
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where the arguments of a program lie in a tile.
+
+    A place is an entry of the table of rows and what is added to it.
+
+    Attributes:
+        inputs: For each input the place of each element.
+        outputs: The same for each output.
+    """
+
+    inputs: tuple[tuple[Place, ...], ...]
+    outputs: tuple[tuple[Place, ...], ...]
+
+
+def literal(number: float, dtype: str) -> str:
+    """A constant with all its digits: the compiler reads the same number."""
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite there
+        rounded = np.float32(number) if dtype == "float32" else np.float64(number)
+    if np.isnan(rounded):
+        return "(SCALAR)NAN"
+    if np.isinf(rounded):
+        return "(SCALAR)INFINITY" if rounded > 0 else "(SCALAR)-INFINITY"
+    return f"{rounded!s}{'f' if dtype == 'float32' else ''}"
+
+
+def struct_text(
+    program: ScalarProgram, label: str, access: Access, dtype: str, length: int = CHUNK_LENGTH
+) -> str:
+    """Struct `label` with a function ``run``: base of each input and each output, table of rows."""
+    plan = plan_chunks(program, length)
+    inputs = [f"in{i}" for i in range(len(program.input_sizes))]
+    outputs = [f"out{j}" for j in range(len(program.outputs))]
+    parameters = [f"const SCALAR* __restrict__ {name}" for name in inputs]
+    parameters += [f"SCALAR* __restrict__ {name}" for name in outputs]
+    parameters.append("const int* __restrict__ rows")
+    arguments = [*inputs, *outputs, "rows"]
+    title = f"{program.name}: {program.n_ops} operations, {program.hash[:16]}"
+    lines, writer = [f"struct {label} {{  // {title}"], _Writer(program, access, dtype)
+    calls = [f"part{number}({', '.join(arguments)});" for number in range(len(plan.chunks))]
+    attribute, declared = "WHOLE", ", ".join(parameters)
+    if len(plan.chunks) > 1:
+        attribute, declared = "PART", f"{declared}, Pack* __restrict__ carried"
+        calls = [call.replace(");", ", carried);") for call in calls]
+        calls = [f"CARRIED({plan.n_slots})", *calls, "RELEASE_CARRIED"]
+    for number, chunk in enumerate(plan.chunks):
+        lines += [f"static {attribute} void part{number}({declared}) {{", *writer.body(chunk), "}"]
+    lines += [f"static CUDA_CALLABLE void run({', '.join(parameters)}) {{", *calls, "}", "};"]
+    return "\n".join(lines)
+
+
+class _Writer:
+    """Writes the operations of a program, chunk by chunk."""
+
+    def __init__(self, program: ScalarProgram, access: Access, dtype: str):
+        self._program, self._access = program, access
+        sizes = enumerate(program.input_sizes)
+        self._names = [f"x{i}_{element}" for i, size in sizes for element in range(size)]
+        self._names += [f"k{index}" for index in range(program.constants.size)]
+        self._names += [f"v{number}" for number in range(program.n_ops)]
+        sizes = enumerate(program.input_sizes)
+        self._arguments = [(i, element) for i, size in sizes for element in range(size)]
+        self._literals = [literal(number, dtype) for number in program.constants.tolist()]
+
+    def body(self, chunk: Chunk) -> list[str]:
+        """Statements of one chunk."""
+        program, names = self._program, self._names
+        span = slice(chunk.begin, chunk.end)
+        ops, left, right = (a[span].tolist() for a in (program.ops, program.left, program.right))
+        used = {*left, *right, *(value for *_, value in chunk.outputs)} - {ABSENT}
+        leaves = sorted(value for value in used if value < program.n_leaves)
+        lines = self._rows(leaves, chunk)
+        lines += [self._leaf(value) for value in leaves]
+        lines += [f"const Pack {names[value]} = carried[{slot}];" for value, slot in chunk.reads]
+        for number, (op, a, b) in enumerate(zip(ops, left, right, strict=True), start=chunk.begin):
+            lines.append(f"const Pack v{number} = {self._expression(Op(op), a, b)};")
+        lines += [f"carried[{slot}] = {names[value]};" for value, slot in chunk.writes]
+        for j, element, value in chunk.outputs:
+            place = _place(self._access.outputs[j][element])
+            lines.append(f"AT(out{j}, {place}) = {names[value]};")
+        return lines
+
+    def _rows(self, leaves: list[int], chunk: Chunk) -> list[str]:
+        """Declares the entries of the table that a chunk needs."""
+        n_inputs, access = self._program.n_inputs, self._access
+        arguments = (self._arguments[value] for value in leaves if value < n_inputs)
+        slots = {access.inputs[i][element][0] for i, element in arguments}
+        slots |= {access.outputs[j][element][0] for j, element, _ in chunk.outputs}
+        return [f"const int r{slot} = ROW({slot});" for slot in sorted(slots)]
+
+    def _leaf(self, value: int) -> str:
+        name = self._names[value]
+        if value >= self._program.n_inputs:
+            return f"const Pack {name} = (Pack){self._literals[value - self._program.n_inputs]};"
+        i, element = self._arguments[value]
+        return f"const Pack {name} = GET(in{i}, {_place(self._access.inputs[i][element])});"
+
+    def _expression(self, op: Op, left: int, right: int) -> str:
+        a, b = self._names[left], "" if right == ABSENT else self._names[right]
+        if op in _EXPRESSIONS:
+            return _EXPRESSIONS[op].format(a=a, b=b)
+        return f"Math::{op.name.lower()}({a}{', ' if b else ''}{b})"
+
+
+def _place(place: Place) -> str:
+    slot, offset = place
+    return f"r{slot} + {offset}" if offset >= 0 else f"r{slot} - {-offset}"
