@@ -11,14 +11,15 @@ from pathlib import PurePosixPath
 
 MAX_LINES = 400
 LAYERS = ("problem", "symbolic", "codegen", "kernels", "qp", "sqp", "sim", "learn")
-FOUNDATION = ("_errors", "_types")
+FOUNDATION = ("_checks", "_errors", "_types")
 ROOT = "__init__"  # the public names; whoever imports them imports every layer
 
-# Who may be imported from where.  A layer sees itself and everything to its left.
+# Who may be imported from where.  A layer sees itself and everything to its left; systems are
+# problems with the settings to solve them.
 ALLOWED: dict[str, set[str]] = {
     **{layer: {*LAYERS[: i + 1], *FOUNDATION} for i, layer in enumerate(LAYERS)},
     **{module: set(FOUNDATION) for module in FOUNDATION},
-    "systems": {"systems", "problem", *FOUNDATION},
+    "systems": {"systems", "problem", "qp", "sqp", *FOUNDATION},
     ROOT: {*LAYERS, "systems", *FOUNDATION},
 }
 # The outermost modules see everything; apart from each other in this order, nobody sees them.

@@ -1,0 +1,130 @@
+"""Reverse-mode derivatives of one SQP step and of a whole solve, on tiles.
+
+A step is z + alpha d: d is the solution of a QP whose data depend on z and the parameters, and
+alpha counts as a constant.
+
+A solution satisfies the optimality conditions of the nonlinear problem, so does the QP at it with
+the exact Hessian of the Lagrangian (its solution is d = 0); the derivatives of both with respect to
+parameters are the same.  One adjoint solve with that Hessian, then back through the stage
+functions.  The start of the iteration has no influence.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from warpmpc.qp.adjoint import Point, Sensitivity
+from warpmpc.qp.conditioning import QPData
+from warpmpc.qp.qp_solver import QPSolver
+from warpmpc.sqp.iteration import Iterate, regrouped
+from warpmpc.sqp.settings import SQPSettings
+from warpmpc.sqp.stage_programs import StagePrograms
+from warpmpc.sqp.types import MPCStatus, MPCWarmStart
+from warpmpc.symbolic.hessian import HessianRule
+
+Arrays = tuple[jax.Array, ...]
+
+
+def _float_bars(bars: tuple[Iterate, Any]) -> Arrays:
+    """Cotangents of the trajectory, the multipliers and the cost; nothing else has any."""
+    end, _ = bars
+    return end.z, end.qp.y, end.cost
+
+
+class StepSensitivity:
+    """Back through one iteration."""
+
+    def __init__(self, programs: StagePrograms, qp: QPSolver):
+        """Keeps the parts of the iteration."""
+        self._programs, self._qp = programs, qp
+
+    takes = staticmethod(_float_bars)
+
+    @staticmethod
+    def keeps(end: tuple[Iterate, Any]) -> Arrays:
+        """What the way back needs of the result."""
+        found, _ = end
+        return found.z, found.qp.d, found.qp.s, found.qp.y, found.alpha, found.status
+
+    def reverse(
+        self, p: jax.Array, start: MPCWarmStart, kept: Arrays, bars: Arrays
+    ) -> tuple[jax.Array, MPCWarmStart]:
+        """Cotangents of the parameters and of the trajectory before the step."""
+        z_new, d, s, y, alpha, status = kept
+        z_bar, y_bar, cost_bar = bars
+        programs = self._programs
+        valid = (status != MPCStatus.NON_FINITE) & (status != MPCStatus.QP_INFEASIBLE)
+        of_z, of_p = programs.cost_pull_back(z_new, p)
+        z_bar = z_bar + cost_bar * of_z
+        data = programs.linearize(start.z, p, start.qp.y)
+        point = Point(data, d, y, valid, None if data.soft is None else s)
+        bars_of_qp = _reverse(self._qp, point, alpha * z_bar, y_bar)
+        more_z, more_p = programs.pull_back(start.z, p, start.qp.y, bars_of_qp)
+        z_back = jnp.where(valid, z_bar + more_z, 0)
+        p_back = jnp.where(valid, cost_bar * of_p + more_p, 0)
+        nothing = jax.tree.map(jnp.zeros_like, start.qp)
+        return p_back, MPCWarmStart(z_back, nothing)
+
+
+class SolveSensitivity:
+    """Back through the optimality conditions at a solution."""
+
+    def __init__(self, programs: StagePrograms, qp: QPSolver, settings: SQPSettings):
+        """Keeps the problem; the exact Hessian is built with the first derivative."""
+        self._programs, self._qp, self._settings = programs, qp, settings
+
+    takes = staticmethod(_float_bars)
+
+    @staticmethod
+    def keeps(end: tuple[Iterate, Any]) -> Arrays:
+        """What the way back needs of the result."""
+        found, _ = end
+        return found.z, found.qp.y, found.status
+
+    @cached_property
+    def _exact(self) -> tuple[StagePrograms, QPSolver]:
+        """Stage functions with the exact Hessian, and the linear algebra for its pattern."""
+        rule = HessianRule(kind="exact", convexify="none")
+        programs = StagePrograms(self._programs.problem, rule, self._programs.dtype)
+        return programs, self._qp.with_hessian(programs.assembly.P_pattern)
+
+    def reverse(
+        self, p: jax.Array, start: MPCWarmStart, kept: Arrays, bars: Arrays
+    ) -> tuple[jax.Array, MPCWarmStart]:
+        """Cotangents of the parameters; those of the start are zero."""
+        z, y, status = kept
+        z_bar, y_bar, cost_bar = bars
+        programs, qp = self._exact
+        valid = self._valid(status)
+        of_z, of_p = programs.cost_pull_back(z, p)
+        z_bar = z_bar + cost_bar * of_z
+        data = programs.linearize(z, p, y)
+        at_rest = None if data.soft is None else jnp.zeros_like(y)
+        point = Point(data, jnp.zeros_like(z), y, valid, at_rest)
+        bars_of_qp = _reverse(qp, point, z_bar, y_bar)
+        more = programs.pull_back_params(z, p, y, bars_of_qp)
+        p_back = jnp.where(valid, cost_bar * of_p + more, 0)
+        return p_back, jax.tree.map(jnp.zeros_like, start)
+
+    def _valid(self, status: jax.Array) -> jax.Array:
+        """Converged; or iterated as often as the caller fixed beforehand."""
+        if self._settings.converges:
+            return status == MPCStatus.CONVERGED
+        return (status != MPCStatus.NON_FINITE) & (status != MPCStatus.QP_INFEASIBLE)
+
+
+def _reverse(
+    qp: QPSolver, point: Point, x_bar: jax.Array, y_bar: jax.Array
+) -> dict[str, jax.Array]:
+    """Cotangents of the data of a QP, in tiles."""
+    sensitivity: Sensitivity = qp.sensitivity
+    nothing = jnp.zeros_like(x_bar[:, :1])
+    lanes = qp.lanes
+    into = jax.tree.map(lambda a: regrouped(a, lanes), (point, x_bar, y_bar, nothing))
+    bars: QPData = sensitivity.reverse(*into)
+    tiles = jax.tree.map(lambda a: regrouped(a, x_bar.shape[2]), bars)
+    return {name: getattr(tiles, name) for name in ("P", "q", "A", "lower", "upper", "soft")}

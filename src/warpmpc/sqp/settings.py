@@ -1,0 +1,157 @@
+"""Settings of the SQP iteration and of its line search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from warpmpc._checks import check_choice, check_count, check_flag, check_real
+from warpmpc._errors import SettingsError
+from warpmpc.qp.types import ADMMSettings
+
+LINE_SEARCH_KINDS = ("filter", "merit", "full")
+
+
+@dataclass(frozen=True)
+class LineSearchSettings:
+    """How far along the direction of the QP an iteration goes.
+
+    Step lengths are the ladder 1, decay, decay^2, ... down to `step_min`; all are evaluated at
+    once, and the largest acceptable one is taken.
+
+    Attributes:
+        kind: "filter" (the cost or the violation must fall), "merit" (their weighted sum must
+            fall: l1 merit function), or "full" (always the whole step).
+        decay: Ratio of neighbouring step lengths.
+        step_min: No step length below it is tried.
+        scale: Factor of the violation theta = scale * |violations|_2.
+        theta_max: Above it only a smaller violation counts.
+        theta_min: Below it, before and after the step, only the cost counts (Armijo).
+        gamma: Margin by which cost or violation must fall.
+        armijo: Share of the predicted decrease that the cost must reach; of the merit function in
+            "merit".
+        merit_margin: The weight of violations in the merit function is the largest multiplier
+            times this factor.
+        rounding: Increase of the cost that is still taken for rounding, in units of machine
+            precision times its size; 0: none, as published.  None: 0 with a fixed number of
+            iterations, 10 otherwise.
+        fallback: What happens if no step length is acceptable: "smallest" (take the smallest one)
+            or "stay".  None: smallest with a fixed number of iterations, stay otherwise.
+    """
+
+    kind: Literal["filter", "merit", "full"] = "filter"
+    decay: float = 0.5
+    step_min: float = 0.01
+    scale: float = 0.1
+    theta_max: float = 1e-1
+    theta_min: float = 1e-3
+    gamma: float = 1e-3
+    armijo: float = 1e-4
+    merit_margin: float = 1.5
+    rounding: float | None = None
+    fallback: Literal["smallest", "stay"] | None = None
+
+    def __post_init__(self) -> None:
+        """Checks types and ranges."""
+        check_choice(self, "kind", LINE_SEARCH_KINDS)
+        for name in ("decay", "gamma", "armijo"):
+            check_real(self, name, "a number between 0 and 1", lambda v: 0 < v < 1)
+        check_real(self, "step_min", "a number above 0, at most 1", lambda v: 0 < v <= 1)
+        for name in ("scale", "theta_max", "theta_min"):
+            check_real(self, name, "a positive finite number", lambda v: v > 0)
+        check_real(self, "merit_margin", "a finite number, at least 1", lambda v: v >= 1)
+        if self.rounding is not None:
+            check_real(self, "rounding", "a finite number, at least 0, or None", lambda v: v >= 0)
+        if self.fallback is not None:
+            check_choice(self, "fallback", ("smallest", "stay"))
+
+    @property
+    def ladder(self) -> tuple[float, ...]:
+        """Step lengths, the largest first."""
+        if self.kind == "full":
+            return (1.0,)
+        steps = [1.0]
+        while steps[-1] * self.decay >= self.step_min:
+            steps.append(steps[-1] * self.decay)
+        return tuple(steps)
+
+
+@dataclass(frozen=True)
+class SQPSettings:
+    """Settings of `MPCSolver`.
+
+    Attributes:
+        mode: "converge" (iterate until the optimality conditions hold, at most `max_iter` times)
+            or "fixed" (always `max_iter` iterations; with 1 the real-time iteration).
+        max_iter: Most iterations, or their number.
+        tol_step: Largest entry of a step that counts as none; None: 1e-3 in float32, 1e-6 in
+            float64.
+        tol_kkt: Tolerance of stationarity and complementarity, relative to the size of the
+            cost's gradient; None: 1e-3 in float32, 1e-6 in float64.
+        tol_violation: Largest violation of a row; None: 1e-4 in float32, 1e-6 in float64.
+        hessian: "gauss_newton" (of residuals, and the exact Hessian of cost expressions) or
+            "exact" (of the Lagrangian).
+        convexify: What is done with a Hessian that may be indefinite: "project" (negative
+            eigenvalues become zero) or "gershgorin" (diagonals grow).
+        regularization: Added to the diagonal of the Hessian (Levenberg).
+        line_search: Of the step length.
+        qp: Of the quadratic programs.
+        qp_start: Where the ADMM iteration of a QP starts: "last" (direction, s and multipliers of
+            the QP before, as published) or "multipliers" (zero, with the multipliers before: after
+            a full step the next direction is small).  None: last with a fixed number of
+            iterations, multipliers otherwise.
+        record: Whether solutions keep the history of all iterations.
+    """
+
+    mode: Literal["converge", "fixed"] = "converge"
+    max_iter: int = 50
+    tol_step: float | None = None
+    tol_kkt: float | None = None
+    tol_violation: float | None = None
+    hessian: Literal["gauss_newton", "exact"] = "gauss_newton"
+    convexify: Literal["project", "gershgorin"] = "project"
+    regularization: float = 0.0
+    line_search: LineSearchSettings = field(default_factory=LineSearchSettings)
+    qp: ADMMSettings = field(default_factory=ADMMSettings)
+    qp_start: Literal["last", "multipliers"] | None = None
+    record: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks types and ranges."""
+        check_choice(self, "mode", ("converge", "fixed"))
+        check_choice(self, "hessian", ("gauss_newton", "exact"))
+        check_choice(self, "convexify", ("project", "gershgorin"))
+        if self.qp_start is not None:
+            check_choice(self, "qp_start", ("last", "multipliers"))
+        check_count(self, "max_iter", 1)
+        check_flag(self, "record")
+        check_real(self, "regularization", "a finite number, at least 0", lambda v: v >= 0)
+        for name in ("tol_step", "tol_kkt", "tol_violation"):
+            if getattr(self, name) is not None:
+                check_real(self, name, "a positive finite number, or None", lambda v: v > 0)
+        for name, kind in (("line_search", LineSearchSettings), ("qp", ADMMSettings)):
+            if not isinstance(getattr(self, name), kind):
+                given = type(getattr(self, name)).__name__
+                raise SettingsError(f"{name} must be {kind.__name__}, got {given}.")
+
+    @property
+    def converges(self) -> bool:
+        """Whether the number of iterations depends on the instance."""
+        return self.mode == "converge"
+
+    @property
+    def fallback(self) -> str:
+        """What happens if no step length is acceptable."""
+        return self.line_search.fallback or ("stay" if self.converges else "smallest")
+
+    @property
+    def restarts_qp(self) -> bool:
+        """Whether a QP starts from direction zero."""
+        default = "multipliers" if self.converges else "last"
+        return (self.qp_start or default) == "multipliers"
+
+    @property
+    def rounding(self) -> float:
+        """Increase of the cost that is taken for rounding, in units of machine precision."""
+        given = self.line_search.rounding
+        return (10.0 if self.converges else 0.0) if given is None else given

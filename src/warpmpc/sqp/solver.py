@@ -1,0 +1,342 @@
+"""`MPCSolver`: batches of nonlinear MPC problems that share one structure.
+
+Checks what a caller can get wrong, packs parameters, folds leading axes into the batch, and runs
+the SQP iteration as one differentiable program.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+from jax.core import Tracer
+
+from warpmpc._errors import ProblemError, SettingsError
+from warpmpc._types import ArrayLike, check_array, check_dtype
+from warpmpc.kernels.tiles import LANES
+from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.problem.ocp import OCP
+from warpmpc.qp.batches import on_batches, part_size
+from warpmpc.qp.qp_solver import QPSolver
+from warpmpc.qp.staged_settings import StagedSettings
+from warpmpc.sqp import torch_bridge
+from warpmpc.sqp.iteration import Iterate, SQPIteration
+from warpmpc.sqp.parameters import ParameterPacker, Params
+from warpmpc.sqp.sensitivity import SolveSensitivity, StepSensitivity
+from warpmpc.sqp.settings import SQPSettings
+from warpmpc.sqp.stage_programs import StagePrograms
+from warpmpc.sqp.types import MPCWarmStart, QPState, Solution, TrajectoryLayout
+from warpmpc.sqp.warm_start import Guess, Shift
+from warpmpc.symbolic.hessian import HessianRule
+from warpmpc.symbolic.pattern import SparsePattern
+
+_LOG = logging.getLogger(__name__)
+ENGINES = ("auto", "staged", "sparse", "dense")
+
+
+class MPCSolver:
+    """Solves batches of one `MPCProblem` by SQP with an ADMM method for the QPs.
+
+    Example:
+        >>> solver = MPCSolver(ocp)
+        >>> solution = solver.solve(x0)          # x0: [batch, n_x]
+        >>> solution.u[:, 0]                     # first inputs
+    """
+
+    def __init__(
+        self,
+        problem: MPCProblem | OCP,
+        settings: SQPSettings | None = None,
+        dtype: str = "float32",
+        engine: str = "auto",
+        device: Any = None,
+        nominal: tuple[ArrayLike, ArrayLike] | None = None,
+        staged: StagedSettings | None = None,
+    ):
+        """Differentiates and analyses the problem; kernels are compiled with the first call.
+
+        Args:
+            problem: What to solve.
+            settings: Of the SQP iteration, its line search and its QPs.
+            dtype: "float32" or "float64".
+            engine: Of the QPs: "staged", "sparse", "dense", or "auto": staged if it can.
+            device: Where arrays of the caller are moved to: a JAX device or a platform name
+                ("cpu", "gpu"); None: they stay where they are.
+            nominal: A representative (z, params): QPs are scaled once, at this point, instead of
+                one by one.
+            staged: Of the staged engine's kernels.
+        """
+        self.settings, self.dtype = _checked(settings), check_dtype(dtype)
+        self.problem = _as_problem(problem)
+        _check_engine(engine)
+        self._device = _as_device(device)
+        rule = self._rule()
+        self.programs = StagePrograms(self.problem, rule, self.dtype)
+        self.qp = self._qp_solver(engine, staged, nominal)
+        self.engine = self.qp.engine
+        self._iteration = SQPIteration(self.programs, self.qp, self.settings)
+        self._pack = ParameterPacker(self.problem, self.dtype)
+        self._guess = Guess(self.problem, self.dtype)
+        self._shift = Shift(self.problem)
+        self._layout = TrajectoryLayout(self.problem)
+        self._solve_run = self._differentiable(
+            self._solve_tiles, SolveSensitivity(self.programs, self.qp, self.settings)
+        )
+        self._step_run = self._differentiable(
+            self._step_tiles, StepSensitivity(self.programs, self.qp)
+        )
+        self._solve = jax.jit(partial(self._on_flat, self._solve_run))
+        self._step = jax.jit(partial(self._on_flat, self._step_run))
+
+    def _rule(self) -> HessianRule:
+        settings = self.settings
+        if settings.regularization and not self.problem.full_diagonal:
+            raise SettingsError(
+                "regularization needs all diagonal entries of the Hessian: build the problem with "
+                "full_diagonal=True."
+            )
+        return HessianRule(settings.hessian, settings.convexify, settings.regularization)
+
+    def _qp_solver(self, engine: str, staged: StagedSettings | None, nominal: Any) -> QPSolver:
+        at, problem = self.programs.assembly, self.problem
+        stages = np.concatenate([problem.var_stage, problem.con_stage])
+        has_stages = engine in ("auto", "staged")
+        soft = at.soft_rows
+        return QPSolver(
+            _scipy(at.P_pattern),
+            _scipy(at.A_pattern),
+            settings=self.settings.qp,
+            dtype=self.dtype,
+            engine=engine,
+            nominal=None if nominal is None else self._nominal(nominal),
+            stages=stages if has_stages else None,
+            staged=staged,
+            **({"soft_rows": soft} if soft.size else {}),
+        )
+
+    def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Numbers of the QP at a representative point."""
+        z, params = (jnp.asarray(a, dtype=self.dtype) for a in nominal)
+        sizes = (self.problem.n_vars, self.problem.n_params)
+        if (z.shape, params.shape) != ((sizes[0],), (sizes[1],)):
+            raise ProblemError(
+                f"nominal needs z ({sizes[0]}) and the whole parameter vector ({sizes[1]}) of one "
+                f"instance, got shapes {z.shape} and {params.shape}."
+            )
+        y = jnp.zeros(self.problem.n_cons, dtype=self.dtype)
+        z, params, y = (
+            jnp.broadcast_to(a[None, :, None], (1, a.size, LANES)) for a in (z, params, y)
+        )
+        data = self.programs.linearize(z, params, y)
+        P, q, A = (np.asarray(a[0, :, 0]) for a in (data.P, data.q, data.A))
+        return P, q, A
+
+    @property
+    def bytes_per_instance(self) -> int:
+        """Memory that one instance needs while it is solved, an estimate from above."""
+        at, problem = self.programs.assembly, self.problem
+        trial = (len(self.settings.line_search.ladder) + 1) * problem.n_vars
+        data = at.P_pattern.nnz + at.A_pattern.nnz + problem.n_vars + 2 * problem.n_cons
+        values = 2 * data + trial + problem.n_params + 6 * (problem.n_vars + 2 * problem.n_cons)
+        return self.qp.bytes_per_instance + values * np.dtype(self.dtype).itemsize
+
+    def _differentiable(self, function: Callable[..., Any], sensitivity: Any) -> Callable[..., Any]:
+        """A function of tiles as one of batches whose derivatives are those of `sensitivity`."""
+        size = partial(
+            part_size,
+            max_batch=self.settings.qp.max_batch,
+            bytes_per_instance=self.bytes_per_instance,
+        )
+        forward = on_batches(function, LANES, size)
+        reverse = on_batches(sensitivity.reverse, LANES, size)
+        run = jax.custom_vjp(forward)
+
+        def keep(params: jax.Array, start: MPCWarmStart) -> tuple[Any, Any]:
+            end = forward(params, start)
+            return end, (params, start, sensitivity.keeps(end))
+
+        def back(kept: Any, bars: Any) -> tuple[jax.Array, MPCWarmStart]:
+            return reverse(*kept, sensitivity.takes(bars))
+
+        run.defvjp(keep, back)
+        return run
+
+    def _solve_tiles(self, params: jax.Array, start: MPCWarmStart) -> tuple[Iterate, Any]:
+        return self._iteration.run(self._iteration.begin(start.z, start.qp, params), params)
+
+    def _step_tiles(self, params: jax.Array, start: MPCWarmStart) -> tuple[Iterate, Any]:
+        begin = self._iteration.begin(start.z, start.qp, params)
+        return self._iteration.step(begin, params, always=True), None
+
+    def pack(self, x0: ArrayLike | None, params: Params = None) -> jax.Array:
+        """The parameter vectors ``[..., n_params]`` of a problem."""
+        return self._pack(x0, params)
+
+    def z_guess(self, x0: ArrayLike | None, params: Params = None) -> jax.Array:
+        """The initial guess of the problem, ``[..., n_vars]``."""
+        return self._guess(self._pack(x0, params))
+
+    def shift(self, warm_start: MPCWarmStart) -> MPCWarmStart:
+        """A warm start moved by one node, for the next sampling instant."""
+        return self._shift(warm_start)
+
+    def cold_start(self, z: jax.Array) -> MPCWarmStart:
+        """A warm start from a trajectory alone."""
+        rows = jnp.zeros((*z.shape[:-1], self.problem.n_cons), dtype=z.dtype)
+        return MPCWarmStart(z, QPState(jnp.zeros_like(z), rows, rows))
+
+    def solve(
+        self,
+        x0: ArrayLike | None = None,
+        params: Params = None,
+        warm_start: MPCWarmStart | ArrayLike | None = None,
+        *,
+        shift: bool = False,
+    ) -> Solution:
+        """Solves every instance.
+
+        Args:
+            x0: Initial states ``[..., n_x0]``; no leading axis for a single problem.
+            params: Parameters by name, or all of them but x0 as one array; None: defaults.
+            warm_start: `Solution.warm_start` of an earlier call, or a trajectory z; None: the
+                guess of the problem.
+            shift: Whether the warm start is moved by one node first.
+        """
+        if torch_bridge.has_tensors((x0, params, warm_start)):
+            args = torch_bridge.to_jax((x0, params, warm_start))
+            return torch_bridge.to_torch(self.solve(*args, shift=shift))
+        vector = self._moved(self._pack(x0, params))
+        start = self._start(vector, warm_start)
+        return self._solve(vector, self._shift(start) if shift else start)
+
+    def step(
+        self,
+        z: ArrayLike,
+        params: Params = None,
+        state: QPState | None = None,
+        *,
+        x0: ArrayLike | None = None,
+    ) -> tuple[Solution, QPState]:
+        """One SQP iteration from z: the real-time iteration.
+
+        Args:
+            z: Trajectories ``[..., n_vars]``, of `z_guess` or of the last result.
+            params: By name (x0 may be one of the names) or as an array, as in `solve`.
+            state: What the last call returned; None for the first one.
+            x0: Initial states, unless `params` has them.
+
+        Returns:
+            The result, and the state for the next call.
+        """
+        if torch_bridge.has_tensors((z, params, state, x0)):
+            z, params, state, x0 = torch_bridge.to_jax((z, params, state, x0))
+            return torch_bridge.to_torch(self.step(z, params, state, x0=x0))
+        vector = self._moved(self._pack(x0, params))
+        start = self._start(vector, z)
+        if state is not None:
+            start = self._start(vector, MPCWarmStart(start.z, state))
+        result = self._step(vector, start)
+        return result, result.warm_start.qp
+
+    def _start(self, vector: jax.Array, given: Any) -> MPCWarmStart:
+        """A warm start with the leading axes of the parameter vectors."""
+        problem = self.problem
+        if given is None:
+            return self.cold_start(self._guess(vector))
+        if not isinstance(given, MPCWarmStart):
+            given = self.cold_start(check_array(given, "z", problem.n_vars, self.dtype))
+        sizes = {"z": problem.n_vars, "d": problem.n_vars, "s": problem.n_cons, "y": problem.n_cons}
+        arrays = dict(zip(sizes, (given.z, given.qp.d, given.qp.s, given.qp.y), strict=True))
+        leading = vector.shape[:-1]
+        for name, array in arrays.items():
+            array = check_array(array, f"warm_start.{name}", sizes[name], self.dtype)
+            if array.shape[:-1] not in ((), leading):
+                raise ProblemError(
+                    f"warm_start.{name} has leading axes {list(array.shape[:-1])} but the data "
+                    f"have {list(leading)}."
+                )
+            arrays[name] = jnp.broadcast_to(array, (*leading, sizes[name]))
+        z, d, s, y = (self._moved(a) for a in arrays.values())
+        return MPCWarmStart(z, QPState(d, s, y))
+
+    def _moved(self, array: jax.Array) -> jax.Array:
+        if self._device is None or isinstance(array, Tracer):
+            return array
+        return jax.device_put(array, self._device)
+
+    def _on_flat(self, run: Callable[..., Any], vector: jax.Array, start: MPCWarmStart) -> Solution:
+        """Folds leading axes into the batch and reads out the result."""
+        leading = vector.shape[:-1]
+        batch = math.prod(leading)
+        flat = jax.tree.map(lambda a: a.reshape(batch, a.shape[-1]), (vector, start))
+        end, history = run(*flat)
+        end, history = jax.tree.map(lambda a: a.reshape(*leading, a.shape[-1]), (end, history))
+
+        def scalar(name: str) -> jax.Array:
+            return getattr(end, name)[..., 0]
+
+        return Solution(
+            z=end.z,
+            y=end.qp.y,
+            cost=scalar("cost"),
+            status=scalar("status"),
+            iterations=scalar("iterations"),
+            qp_iterations=scalar("qp_iterations"),
+            primal_residual=scalar("primal"),
+            dual_residual=scalar("dual"),
+            kkt_residual=scalar("kkt"),
+            step_length=scalar("alpha"),
+            accepted=scalar("accepted") == 1,
+            violation=scalar("violation"),
+            theta=scalar("theta"),
+            warm_start=MPCWarmStart(end.z, end.qp),
+            history=history,
+            layout=self._layout,
+        )
+
+
+def _checked(settings: SQPSettings | None) -> SQPSettings:
+    if settings is None:
+        return SQPSettings()
+    if not isinstance(settings, SQPSettings):
+        raise SettingsError(f"settings must be SQPSettings, got {type(settings).__name__}.")
+    return settings
+
+
+def _as_problem(problem: Any) -> MPCProblem:
+    if isinstance(problem, OCP):
+        return problem.problem()
+    if not isinstance(problem, MPCProblem):
+        raise ProblemError(f"problem must be an OCP or MPCProblem, got {type(problem).__name__}.")
+    return problem
+
+
+def _check_engine(engine: Any) -> None:
+    if engine == "onchip":
+        raise SettingsError('engine="onchip" does not exist yet; use "auto".')
+    if engine not in ENGINES:
+        raise SettingsError(f"Unknown engine {engine!r}; choose one of {list(ENGINES)}.")
+
+
+def _as_device(device: Any) -> Any:
+    if device is None or isinstance(device, jax.Device):
+        return device
+    try:
+        return jax.devices(device)[0]
+    except (RuntimeError, TypeError) as error:
+        raise SettingsError(
+            f"device must be a JAX device or one of its platforms, got {device!r}; there are "
+            f"{jax.devices()}."
+        ) from error
+
+
+def _scipy(pattern: SparsePattern) -> sp.csc_matrix:
+    ones = np.ones(pattern.nnz)
+    return sp.csc_matrix((ones, pattern.row_idx, pattern.col_ptr), shape=pattern.shape)

@@ -1,0 +1,80 @@
+"""Where a solve starts: guesses from x0 and parameters, trajectories shifted by one node."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpmpc.codegen.emit_jax import jax_function
+from warpmpc.codegen.from_casadi import translate
+from warpmpc.problem.fingerprint import guess_function
+from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.sqp.types import MPCWarmStart, QPState
+
+
+class Guess:
+    """The initial guess of a problem as a JAX function of its parameter vector."""
+
+    def __init__(self, problem: MPCProblem, dtype: str):
+        """Translates each guess that occurs once.
+
+        Args:
+            problem: With a guess in every stage.
+            dtype: "float32" or "float64".
+        """
+        self._problem, self._dtype = problem, dtype
+        nodes: dict[int, list[int]] = {}
+        for k, stage in enumerate(problem.stages):
+            nodes.setdefault(id(stage), []).append(k)
+        self._parts = []
+        for ks in nodes.values():
+            function = guess_function(problem.stages[ks[0]], problem.x0, problem.shared)
+            self._parts.append((np.array(ks), jax_function(translate(function))))
+
+    def __call__(self, params: jax.Array) -> jax.Array:
+        """Trajectories ``[..., n_vars]`` from parameter vectors ``[..., n_params]``."""
+        problem = self._problem
+        z = jnp.zeros((*params.shape[:-1], problem.n_vars), dtype=self._dtype)
+        for ks, function in self._parts:
+            rows = np.stack([problem.param_rows(k) for k in ks])
+            cuts = [problem.n_x0, problem.n_x0 + problem.n_shared]
+            tau = jnp.asarray(ks / max(problem.horizon, 1), dtype=self._dtype)[:, None]
+            tau = jnp.broadcast_to(tau, (*params.shape[:-1], ks.size, 1))
+            (values,) = function(*jnp.split(params[..., rows], cuts, axis=-1), tau)
+            at = problem.z_offset[ks][:, None] + np.arange(values.shape[-1])
+            z = z.at[..., at].set(values)
+        return z
+
+
+class Shift:
+    """Moves a warm start by one node: what was planned for the next node is now for this one.
+
+    Where a neighbour has no counterpart (the last node, a first stage with more rows) the old
+    values stay.
+    """
+
+    def __init__(self, problem: MPCProblem):
+        """Builds the tables."""
+        self._z = _shifted(problem.z_offset)
+        rows = _shifted(problem.g_offset)
+        # Rows correspond only where the stages have the same ones.
+        same = problem.group_of[:-1] == problem.group_of[1:]
+        moves = np.append(same, False)[problem.con_stage]
+        self._rows = np.where(moves, rows, np.arange(rows.size))
+
+    def __call__(self, start: MPCWarmStart) -> MPCWarmStart:
+        """The shifted warm start."""
+        qp = start.qp
+        moved = QPState(qp.d[..., self._z], qp.s[..., self._rows], qp.y[..., self._rows])
+        return MPCWarmStart(start.z[..., self._z], moved)
+
+
+def _shifted(offsets: np.ndarray) -> np.ndarray:
+    """For each entry, the entry of the same place in the next node if there is one."""
+    table = np.arange(offsets[-1])
+    for k in range(offsets.size - 2):
+        here, after = offsets[k + 1] - offsets[k], offsets[k + 2] - offsets[k + 1]
+        common = min(here, after)
+        table[offsets[k] : offsets[k] + common] = offsets[k + 1] + np.arange(common)
+    return table

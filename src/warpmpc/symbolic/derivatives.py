@@ -1,0 +1,177 @@
+"""Stage functions with their derivatives: what the kernels of the SQP iteration evaluate.
+
+Reads: a `Stage` and the symbols that all stages share.  Produces: `StageModel`, whose methods are
+CasADi functions over the same few arrays: w = (z, z_next), p = (x0, shared, own parameters), and
+the multipliers y.  Outputs list structural nonzeros only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import casadi as ca
+import numpy as np
+
+from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.problem.stage import Stage
+from warpmpc.symbolic.hessian import HessianRule, StageHessian, nonzeros, stage_hessian
+from warpmpc.symbolic.pattern import IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class StageModel:
+    """One stage with the derivatives that a QP is built from.
+
+    Attributes:
+        stage: What the user wrote.
+        w: The variables (z, z_next).
+        p: The parameters (x0, shared, own).
+        y: Multipliers of the rows.
+        hessian: Upper triangle over w.
+        exact: Whether it depends on the multipliers.
+    """
+
+    stage: Stage
+    w: ca.SX
+    p: ca.SX
+    y: ca.SX
+    hessian: StageHessian
+    exact: bool
+
+    @classmethod
+    def build(cls, problem: MPCProblem, stage: Stage, rule: HessianRule) -> StageModel:
+        """Differentiates one stage of a problem."""
+        w = ca.vertcat(stage.z, stage.z_next)
+        p = ca.vertcat(problem.x0, problem.shared, stage.p)
+        y = ca.SX.sym("y", stage.g.numel())
+        hessian = stage_hessian(stage, y, rule, full_diagonal=problem.full_diagonal)
+        return cls(stage, w, p, y, hessian, rule.kind == "exact")
+
+    @property
+    def n_z(self) -> int:
+        """Variables of the stage itself."""
+        return self.stage.z.numel()
+
+    @property
+    def total_cost(self) -> ca.SX:
+        """Cost expression and residuals; penalties of soft rows not included."""
+        return self.stage.cost + 0.5 * ca.dot(self.stage.weight, self.stage.residual**2)
+
+    @cached_property
+    def _slope(self) -> ca.SX:
+        """Gradient of the cost as a sparse column."""
+        return ca.jacobian(self.total_cost, self.w).T
+
+    @property
+    def gradient(self) -> ca.SX:
+        """Gradient of the cost: all entries of z, structural nonzeros of z_next."""
+        own, other = self._slope[: self.n_z], self._slope[self.n_z :]
+        return ca.vertcat(ca.densify(own), nonzeros(other))
+
+    @cached_property
+    def gradient_cols(self) -> IntArray:
+        """Local variable of each entry of the gradient."""
+        beyond = [j for j in self._slope.sparsity().row() if j >= self.n_z]
+        return np.array([*range(self.n_z), *beyond], dtype=np.int32)
+
+    @cached_property
+    def jacobian(self) -> ca.SX:
+        """Jacobian of the rows over w, sparse."""
+        return ca.jacobian(self.stage.g, self.w)
+
+    @cached_property
+    def jacobian_positions(self) -> tuple[IntArray, IntArray]:
+        """Local row and variable of each entry of the Jacobian."""
+        rows, cols = self.jacobian.sparsity().get_triplet()
+        return np.array(rows, dtype=np.int32), np.array(cols, dtype=np.int32)
+
+    def qp_expressions(self) -> dict[str, ca.SX]:
+        """What the stage contributes to the QP at a point."""
+        stage = self.stage
+        return {
+            "P": self.hessian.values,
+            "q": self.gradient,
+            "A": nonzeros(self.jacobian),
+            "lower": stage.lower - stage.g,
+            "upper": stage.upper - stage.g,
+            "soft": ca.vec(stage.penalties),
+            "blocks": ca.vertcat(ca.SX(0, 1), *self.hessian.block_values),
+        }
+
+    def linearize(self, name: str, outputs: Sequence[str]) -> ca.Function:
+        """(w, p), and y if the Hessian is exact, to the named contributions to the QP."""
+        found = self.qp_expressions()
+        return self._function(name, self._point, [found[which] for which in outputs])
+
+    @property
+    def _point(self) -> list[ca.SX]:
+        return [self.w, self.p, self.y] if self.exact else [self.w, self.p]
+
+    def evaluate(self, name: str) -> ca.Function:
+        """(w, p) to cost with penalties, and sum of squares, sum and largest violation of rows."""
+        beyond = self._hard_violations
+        worst = ca.mmax(beyond) if beyond.numel() else ca.SX(0)
+        outputs = [self.total_cost + self._penalty, ca.sumsqr(beyond), ca.sum1(beyond), worst]
+        return self._function(name, [self.w, self.p], [ca.densify(o) for o in outputs])
+
+    def pull_back(self, name: str, outputs: Sequence[str], *, of_w: bool) -> ca.Function:
+        """Cotangents of contributions to the QP back to (w, p), or to p alone.
+
+        Args:
+            name: Of the function.
+            outputs: Which contributions have cotangents; they follow the inputs of `linearize`.
+            of_w: Whether the cotangent of w is wanted, too.
+        """
+        found = self.qp_expressions()
+        bars = [ca.SX.sym(f"{which}_bar", found[which].numel()) for which in outputs]
+        pairing = sum(
+            (ca.dot(bar, found[o]) for bar, o in zip(bars, outputs, strict=True)), ca.SX(0)
+        )
+        wanted = [self.w, self.p] if of_w else [self.p]
+        results = [ca.densify(ca.gradient(pairing, symbols)) for symbols in wanted]
+        return self._function(name, [*self._point, *bars], results)
+
+    def cost_pull_back(self, name: str) -> ca.Function:
+        """(w, p) to the gradients of the cost, penalties included."""
+        cost = self.total_cost + self._penalty
+        results = [ca.densify(ca.gradient(cost, symbols)) for symbols in (self.w, self.p)]
+        return self._function(name, [self.w, self.p], results)
+
+    def _sides(self) -> Iterator[tuple[ca.SX, tuple[ca.SX, ca.SX] | None]]:
+        """For each bound that exists: how far its row is beyond it, and its penalties if soft."""
+        stage = self.stage
+        soft = {int(row): a for a, row in enumerate(stage.soft_rows)}
+        for i in range(stage.g.numel()):
+            row = stage.g[i]
+            ends = ((stage.lower[i], -np.inf, -1), (stage.upper[i], np.inf, 1))
+            for side, (bound, absent, sign) in enumerate(ends):
+                if _is(bound, absent):
+                    continue
+                penalties = None
+                if i in soft and not _is(stage.penalties[soft[i], side], np.inf):
+                    penalties = (stage.penalties[soft[i], side], stage.penalties[soft[i], 2 + side])
+                yield ca.fmax(sign * (row - bound), 0), penalties
+
+    @cached_property
+    def _hard_violations(self) -> ca.SX:
+        return ca.vertcat(ca.SX(0, 1), *[excess for excess, soft in self._sides() if soft is None])
+
+    @cached_property
+    def _penalty(self) -> ca.SX:
+        """Cost of the violations of soft sides."""
+        cost = ca.SX(0)
+        for excess, soft in self._sides():
+            if soft is not None:
+                cost += soft[0] * excess + 0.5 * soft[1] * excess**2
+        return cost
+
+    @staticmethod
+    def _function(name: str, inputs: list[ca.SX], outputs: list[ca.SX]) -> ca.Function:
+        return ca.Function(name, inputs, ca.cse(outputs))
+
+
+def _is(entry: ca.SX, value: float) -> bool:
+    """Whether an expression is this constant."""
+    return bool(entry.is_constant()) and float(entry) == value
