@@ -1,0 +1,1 @@
+"""Reading a jaxpr as CasADi SX expressions, one rule per primitive."""
