@@ -6,6 +6,7 @@ import casadi as ca
 import numpy as np
 import pytest
 
+from warpmpc.codegen.ir import Op
 from warpmpc.problem import expressions as ex
 from warpmpc.problem.stage import Soft, Stage
 
@@ -46,6 +47,12 @@ class TestColumns:
     def test_structural_zeros_become_entries(self):
         column = ex.column(ca.SX(3, 1), "g")
         assert (column.nnz(), column.numel()) == (3, 3)
+
+
+def test_what_is_allowed_is_what_can_be_translated():
+    kept = {ca.OP_INPUT, ca.OP_OUTPUT, ca.OP_CONST, ca.OP_CONSTPOW, ca.OP_ASSIGN, ca.OP_LIFT}
+    operations = {getattr(ca, f"OP_{op.name}") for op in Op}
+    assert operations | kept == ex.TRANSLATED
 
 
 class TestStage:

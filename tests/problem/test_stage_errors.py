@@ -238,7 +238,7 @@ class TestSoft:
 
     @pytest.mark.parametrize("row", [3, -1, 1.0, "g[0]", True])
     def test_rows(self, row):
-        refuses("^soft names row .*, but rows of g are 0 to 2", g=Z, lower=0, soft={row: Soft(1)})
+        refuses("^soft names row .*, but the rows are 0 to 2", g=Z, lower=0, soft={row: Soft(1)})
 
     def test_types(self):
         refuses(r"^soft\[1\] must be a `Soft`, got float; write", g=Z, lower=0, soft={1: 1.0})

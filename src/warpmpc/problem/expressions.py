@@ -161,6 +161,13 @@ def is_integer(value: Any, least: int, most: int) -> bool:
     return whole and least <= int(value) <= most
 
 
+def flag(value: Any, what: str) -> bool:
+    """True or False, nothing that merely counts as one of them."""
+    if not isinstance(value, bool | np.bool_):
+        raise ProblemError(f"{what} must be True or False, got {value!r}.")
+    return bool(value)
+
+
 def check_disjoint(columns: Mapping[str, ca.SX]) -> None:
     """Refuses columns of symbols that share a symbol."""
     owner: dict[int, str] = {}

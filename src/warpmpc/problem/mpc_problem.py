@@ -92,9 +92,7 @@ class MPCProblem:
         self.stages = _checked_stages(stages)
         self.x0 = ex.symbols(x0, "x0")
         self.shared = ex.symbols(shared, "shared")
-        if full_diagonal not in (True, False):
-            raise ProblemError(f"full_diagonal must be True or False, got {full_diagonal!r}.")
-        self.full_diagonal = bool(full_diagonal)
+        self.full_diagonal = ex.flag(full_diagonal, "full_diagonal")
         check_symbols(self.stages, self.x0, self.shared)
 
         self.z_offset = _offsets(0, [stage.n_z for stage in self.stages])

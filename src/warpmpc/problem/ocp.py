@@ -18,9 +18,15 @@ from warpmpc.problem.expressions import ExpressionLike
 from warpmpc.problem.integrators import INTEGRATORS, Discretisation, Interval
 from warpmpc.problem.lower_ocp import Formulation, Term, lower
 from warpmpc.problem.mpc_problem import MPCProblem, default_values
-from warpmpc.problem.ocp_inputs import checked_dt, checked_horizon, nodes_of, soft_rows
+from warpmpc.problem.ocp_inputs import (
+    bounds_of,
+    checked_dt,
+    checked_horizon,
+    nodes_of,
+    soft_rows,
+)
 from warpmpc.problem.ocp_names import Block, named, table_of_names
-from warpmpc.problem.stage import Soft, Stage
+from warpmpc.problem.stage import SIDES, Soft, Stage
 
 SymbolsLike: TypeAlias = ca.SX | Mapping[str, ca.SX]
 At: TypeAlias = str | int | Iterable[int]
@@ -79,7 +85,8 @@ class OCP:
             raise ProblemError("x is empty: a problem needs at least one state.")
         ex.check_disjoint({"x": self.x, "u": self.u, "p": self.p, "p_stage": self.p_stage})
         self.horizon = checked_horizon(horizon)
-        self._terminal_input, self._fix_initial = bool(terminal_input), bool(fix_initial)
+        self._terminal_input = ex.flag(terminal_input, "terminal_input")
+        self._fix_initial = ex.flag(fix_initial, "fix_initial")
 
         self.x0 = ca.SX.sym("x0", self._x.size)
         self.tau = ca.SX.sym("tau")
@@ -182,11 +189,13 @@ class OCP:
             raise ProblemError("subject_to got an empty expr; give at least one row.")
         name = self._constraint_name(name)
         rows = [f"{name}[{i}]" for i in range(column.numel())]
-        penalties = soft_rows(soft, column.numel())
-        part = Stage(self._z, g=column, lower=lower, upper=upper, soft=penalties, row_names=rows)
-        for side, bound in (("lower", part.lower), ("upper", part.upper)):
+        ex.check_expressions({name: column})
+        bounds = bounds_of(lower, upper, len(rows))
+        for side, bound in zip(SIDES, bounds, strict=True):
             advice = f"bounds are not differentiated: move it into expr, as in expr - {side}."
             ex.check_independent(bound, self._z, f"{side} of {name}", advice)
+        penalties = soft_rows(soft, len(rows))
+        part = Stage(self._z, None, None, 0.0, column, *bounds, soft=penalties, row_names=rows)
         self._add(name, part, at, penalties)
         self._constraint_names.add(name)
 

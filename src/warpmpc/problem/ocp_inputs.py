@@ -13,6 +13,7 @@ import numpy as np
 
 from warpmpc._errors import ProblemError
 from warpmpc.problem import expressions as ex
+from warpmpc.problem.expressions import ExpressionLike
 from warpmpc.problem.stage import Soft
 
 
@@ -69,6 +70,18 @@ def nodes_of(at: Any, horizon: int) -> frozenset[int]:
     if len(set(given)) < len(given):
         raise ProblemError("at names a node twice; name each once.")
     return frozenset(int(k) for k in given)
+
+
+def bounds_of(
+    lower: ExpressionLike | None, upper: ExpressionLike | None, n_rows: int
+) -> tuple[ca.SX, ca.SX]:
+    """Columns with one bound per row; None is infinite."""
+    if lower is None and upper is None:
+        raise ProblemError("subject_to got neither lower nor upper; give at least one of them.")
+    return (
+        ex.sized_column(-np.inf if lower is None else lower, n_rows, "lower", "expr"),
+        ex.sized_column(np.inf if upper is None else upper, n_rows, "upper", "expr"),
+    )
 
 
 def soft_rows(soft: Any, n_rows: int) -> Mapping[int, Soft]:

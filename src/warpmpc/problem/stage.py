@@ -299,7 +299,7 @@ def _soft_rows(soft: Any, n_g: int) -> tuple[np.ndarray, ca.SX]:
         raise ProblemError(f"soft must be a dict {{row of g: Soft}}, got {type(soft).__name__}.")
     for row, penalty in soft.items():
         if not ex.is_integer(row, 0, n_g - 1):
-            raise ProblemError(f"soft names row {row!r}, but rows of g are 0 to {n_g - 1}.")
+            raise ProblemError(f"soft names row {row!r}, but the rows are 0 to {n_g - 1}.")
         if not isinstance(penalty, Soft):
             raise ProblemError(
                 f"soft[{row}] must be a `Soft`, got {type(penalty).__name__}; "
