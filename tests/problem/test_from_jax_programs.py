@@ -203,7 +203,7 @@ class TestControlFlow:
 class TestConstants:
     def test_are_folded(self):
         def scaled(x):
-            A = jnp.linalg.inv(jnp.diag(jnp.exp(jnp.arange(3.0))) + 0.1)
+            A = jnp.linalg.inv(jnp.diag(jnp.logaddexp(jnp.arange(3.0), 1.0)) + 0.1)
             return A[0, 0] * x
 
         assert agree(scaled, 2).function.n_instructions() == 2 * 3 + 1  # read, multiply, write
@@ -224,6 +224,13 @@ class TestConstants:
             return n * x, n // 2, (n > 1) & (x > 0), n[n.shape[0] - 1]
 
         agree(counts, 3, derivatives=False)
+
+    def test_integers_wrap_around_as_in_jax(self):
+        def wrapped(x):
+            n = jnp.uint32(2**31) + jnp.uint32(2**31) - jnp.uint32(1)
+            return x * n, x * (jnp.float64(1e308) * 10), x * jnp.int8(100) * jnp.int8(2)
+
+        agree(wrapped, ())
 
     def test_constant_outputs(self):
         translated = from_jax(lambda x: (jnp.eye(2), 3, x[0]), 2)

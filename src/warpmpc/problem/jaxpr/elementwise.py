@@ -124,6 +124,23 @@ _LOGICAL: dict[str, Callable[..., ca.SX]] = {
     "xor": lambda x, y: x != y,
 }
 
+# NumPy's functions with the same bits as JAX's, for numbers: JAX would compile each of them.
+ON_NUMBERS: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add,
+    "and": np.bitwise_and,
+    "eq": np.equal,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "le": np.less_equal,
+    "lt": np.less,
+    "mul": np.multiply,
+    "ne": np.not_equal,
+    "neg": np.negative,
+    "not": np.invert,
+    "or": np.bitwise_or,
+    "sub": np.subtract,
+}
+
 # The first operand under another name.  CasADi differentiates through `stop_gradient`.
 _SAME = (
     "copy",

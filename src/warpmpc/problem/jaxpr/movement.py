@@ -210,17 +210,21 @@ def _scatter_combine(eqn: Equation, values: list[Value]) -> Value:
     return Symbolic(result, array.shape)
 
 
-RULES = {
+# Rules that move numbers, too.
+ON_NUMBERS = {
     **dict.fromkeys(_MOVERS, _move),
-    **dict.fromkeys(_COMBINE, _scatter_combine),
-    **dict.fromkeys([name.replace("-", "_") for name in _COMBINE], _scatter_combine),
     "concatenate": _concatenate,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
-    "gather": _gather,
     "pad": _pad,
-    "scatter": _scatter,
     "split": _split,
     "stack": _stack,
     "unstack": _unstack,
+}
+RULES = {
+    **ON_NUMBERS,
+    **dict.fromkeys(_COMBINE, _scatter_combine),
+    **dict.fromkeys([name.replace("-", "_") for name in _COMBINE], _scatter_combine),
+    "gather": _gather,
+    "scatter": _scatter,
 }

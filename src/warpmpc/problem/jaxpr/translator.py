@@ -126,7 +126,9 @@ class Translator:
 
     def _call(self, eqn: Equation, values: list[Any]) -> list[Result]:
         closed = eqn.params[_CALLEES[eqn.primitive.name]]
-        if _source(closed).startswith("logaddexp at ") and _first_refused(values) is None:
+        known = not any(isinstance(value, Symbolic) for value in values)
+        own = _source(closed).startswith(f"logaddexp at {_JAX_FOLDER}")
+        if own and not known and _first_refused(values) is None:
             shape = tuple(eqn.outvars[0].aval.shape)
             return [elementwise.apply(elementwise.logaddexp, values, shape)]
         return self._inline(eqn, closed, values)
@@ -226,11 +228,18 @@ def _number(value: Any) -> np.ndarray:
 
 
 def _fold(eqn: Equation, values: list[Any]) -> list[Result]:
-    """Evaluates an equation of numbers in JAX itself."""
-    results = eqn.primitive.bind(*values, **eqn.params)
-    return [
-        _number(result) for result in (results if eqn.primitive.multiple_results else [results])
-    ]
+    """Evaluates an equation of numbers, in NumPy where it is the same, else in JAX itself."""
+    name = eqn.primitive.name
+    plain = all(isinstance(value, np.ndarray) for value in values)
+    results: Any
+    if plain and name in elementwise.ON_NUMBERS:
+        with np.errstate(all="ignore"):  # JAX does not warn, either
+            results = elementwise.ON_NUMBERS[name](*values)
+    elif plain and name in movement.ON_NUMBERS:
+        results = movement.ON_NUMBERS[name](eqn, values)
+    else:
+        results = eqn.primitive.bind(*values, **eqn.params)
+    return list(map(_number, results if eqn.primitive.multiple_results else [results]))
 
 
 def _rule(eqn: Equation) -> Callable[[Equation, list[Value]], Value | list[Value]]:
