@@ -87,6 +87,14 @@ class TestSymbols:
         message = "^Stage 2: cost uses 'p4', a parameter of stage 4; add it to p of stage 2, or put"
         refuses(message, chain(2, cost=P[4]))
 
+    def test_next_of_another_stage(self):
+        after = ca.SX.sym("after", 2)
+        stages = [Stage(Z[0], after)] * 3 + [Stage(Z[0], cost=after[1])]
+        message = (
+            "^Stage 3: cost uses 'after_1', which is in z_next of stage 2 only; a stage sees its"
+        )
+        refuses(message, stages)
+
     def test_guess_knows_no_variables_of_others(self):
         refuses("^Stage 2: guess uses 'z4_0', a variable of stage 4", chain(2, guess=Z[4]))
 
@@ -111,7 +119,7 @@ class TestSymbols:
 
 
 class TestNames:
-    @pytest.mark.parametrize("rows", [[0, 1], 0, [[0.0, 1.0]], [[["a"]]]])
+    @pytest.mark.parametrize("rows", [[0, 1], 0, [[0.5, 1.0]], [[[1]]]])
     def test_of_variables(self, rows):
         message = r"^names\['a'\] must be an array of integers \[nodes, size\]"
         refuses(message, chain(), names={"a": rows})
@@ -119,6 +127,13 @@ class TestNames:
     def test_of_parameters(self):
         message = r"^param_names\['a'\] must be an array of integers \[size\] or \[nodes, size\]"
         refuses(message, chain(), param_names={"a": 3})
+
+    def test_types(self):
+        message = r"^names\['a'\] must be numbers, got "
+        refuses(message, chain(), names={"a": "b"})
+        refuses(message, chain(), names={"a": [[0], [1, 2]]})
+        refuses("^Names in names must be strings, got 3", chain(), names={3: [[0]]})
+        refuses("^Names in param_names must be strings, got 3", chain(), param_names={3: [0]})
 
     def test_range(self):
         refuses(r"^names\['a'\] has rows outside 0 to 9", chain(), names={"a": [[10]]})
@@ -146,6 +161,7 @@ class TestDefaults:
     def test_values(self):
         refuses("^The default of 'p' contains NaN; give numbers", chain(), defaults={"p": np.nan})
         refuses("^The default of 'p' must be numbers, got 'a'", chain(), defaults={"p": "a"})
+        refuses("^defaults must be numbers, got 'abc'", chain(), defaults="abc")
 
 
 def test_evaluation():

@@ -202,7 +202,7 @@ class TestTerms:
         with refuses(message):
             ADD[what](ocp, X[0], at)
 
-    @pytest.mark.parametrize("at", [5, -1, 1.0, True, None, range(3, 6), [0, "1"]])
+    @pytest.mark.parametrize("at", [5, -1, 1.0, True, None, range(3, 6), [0, "1"], np.array(7)])
     def test_range(self, ocp, what, at):
         with refuses("^at names node .*, but the nodes are 0 to 4"):
             ADD[what](ocp, X[0], at)

@@ -193,6 +193,12 @@ class TestBounds:
         )
         refuses(message, g=Z, upper=[0, -np.inf, 0])
 
+    def test_constant_rows(self):
+        message = r"^Row 'g\[1\]' is the constant 5, which is not between 0 and 1; nothing can"
+        refuses(message, g=[Z[0], 5], lower=0, upper=1)
+        refuses(message, g=[9, 5], lower=0, upper=1, soft={0: Soft(1)})
+        Stage(Z, g=[0, 1, 5 * Q], lower=0, upper=1)
+
     def test_negative_weight(self):
         message = (
             "^weight must not be negative, got -0.5; put terms that are not convex into `cost`"

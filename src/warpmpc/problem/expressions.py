@@ -183,10 +183,10 @@ def check_disjoint(columns: Mapping[str, ca.SX]) -> None:
 
 def check_independent(expression: ca.SX, of: ca.SX, what: str, advice: str) -> None:
     """Refuses an expression that depends on some symbols."""
-    forbidden = used_symbols(expression).keys() & set(symbol_keys(of))
-    if forbidden:
-        name = used_symbols(expression)[min(forbidden)]
-        raise ProblemError(f"{what} depends on {name!r}; {advice}")
+    forbidden = set(symbol_keys(of))
+    for key, name in used_symbols(expression).items():
+        if key in forbidden:
+            raise ProblemError(f"{what} depends on {name!r}; {advice}")
 
 
 def constants(column_: ca.SX) -> np.ndarray:

@@ -175,11 +175,12 @@ class MPCProblem:
             if id(stage) not in guesses:
                 function = fingerprint.guess_function(stage, self.x0, self.shared)
                 guesses[id(stage)] = fingerprint.function_digest(function)
-        tables = (*self.names.items(), *self.param_names.items())
+        tables = (*self.names.values(), *self.param_names.values())
         parts = [
             repr((self.full_diagonal, self.row_names, *self._digests)),
+            repr((list(self.names), list(self.param_names))),
             *(guesses[id(stage)] for stage in self.stages),
-            *(name + fingerprint.array_digest(rows) for name, rows in tables),
+            *(fingerprint.array_digest(rows) for rows in tables),
             fingerprint.array_digest(self.group_of),
             fingerprint.array_digest(self.defaults),
         ]
@@ -229,7 +230,7 @@ class MPCProblem:
                 rows = self._rows_of_parameter(name)
                 defaults[rows] = default_values(name, value, rows)
             return defaults
-        array = np.asarray(given, dtype=np.float64)
+        array = _numbers(given, "defaults")
         if array.shape != defaults.shape:
             raise ProblemError(
                 f"defaults has shape {array.shape} but the problem has {self.n_params} parameters; "
@@ -253,10 +254,7 @@ def default_values(name: str, value: Any, rows: np.ndarray) -> np.ndarray:
         value: Scalar, one value per entry (for all nodes), or one row per node.
         rows: Rows of the parameter, ``[size]`` or ``[nodes, size]``.
     """
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ProblemError(f"The default of {name!r} must be numbers, got {value!r}.") from error
+    array = _numbers(value, f"The default of {name!r}")
     if np.any(np.isnan(array)):
         raise ProblemError(f"The default of {name!r} contains NaN; give numbers.")
     if rows.ndim == 2 and rows.shape[1] == 1 and array.shape == rows.shape[:1]:
@@ -267,6 +265,13 @@ def default_values(name: str, value: Any, rows: np.ndarray) -> np.ndarray:
             f"shape {' or '.join(map(str, dict.fromkeys([rows.shape[-1:], rows.shape])))}."
         )
     return np.broadcast_to(array, rows.shape)
+
+
+def _numbers(value: Any, what: str) -> np.ndarray:
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ProblemError(f"{what} must be numbers, got {value!r}.") from error
 
 
 def _checked_stages(stages: Any) -> tuple[Stage, ...]:
@@ -309,11 +314,13 @@ def _offsets(begin: int, sizes: Sequence[int]) -> np.ndarray:
     return begin + np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
-def _checked_names(given: Mapping[str, Any], size: int, what: str, axes: tuple[int, ...]) -> Names:
+def _checked_names(given: Mapping[Any, Any], size: int, what: str, axes: tuple[int, ...]) -> Names:
     names: Names = {}
     for name, value in given.items():
-        rows = np.asarray(value)
-        if rows.ndim not in axes or rows.dtype.kind not in "iu":
+        if not isinstance(name, str):
+            raise ProblemError(f"Names in {what} must be strings, got {name!r}.")
+        rows = _numbers(value, f"{what}[{name!r}]")
+        if rows.ndim not in axes or np.any(rows != np.floor(rows)):
             wanted = " or ".join("[nodes, size]" if n == 2 else "[size]" for n in axes)
             raise ProblemError(f"{what}[{name!r}] must be an array of integers {wanted}.")
         if rows.size and not (rows.min() >= 0 and rows.max() < size):

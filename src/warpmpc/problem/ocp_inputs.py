@@ -61,6 +61,8 @@ def nodes_of(at: Any, horizon: int) -> frozenset[int]:
                 f"at must be one of {list(ranges)}, an integer or a range, got {at!r}."
             )
         return frozenset(ranges[at])
+    if isinstance(at, np.ndarray):
+        at = at.ravel().tolist()
     given: list[Any] = list(at) if isinstance(at, Iterable) else [at]
     for k in given:
         if not ex.is_integer(k, 0, last):

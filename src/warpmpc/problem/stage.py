@@ -212,6 +212,18 @@ class Stage:
                     f"use {-wrong} for an absent bound."
                 )
         self._check_penalties(np.stack([lower, upper], axis=1))
+        self._check_constant_rows(lower, upper)
+
+    def _check_constant_rows(self, lower: np.ndarray, upper: np.ndarray) -> None:
+        g = ex.constants(self.g)
+        broken = np.flatnonzero((g < lower) | (g > upper))
+        hard = broken[~np.isin(broken, self.soft_rows)]
+        if hard.size:
+            row = hard[0]
+            raise ProblemError(
+                f"Row {self.row_names[row]!r} is the constant {g[row]:g}, which is not between "
+                f"{lower[row]:g} and {upper[row]:g}; nothing can satisfy it."
+            )
 
     def _check_penalties(self, bounds: np.ndarray) -> None:
         """A side with a bound and no penalty would be no constraint at all."""

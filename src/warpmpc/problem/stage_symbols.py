@@ -53,14 +53,20 @@ def _check_expression(
 
 def _whose(key: int, name: str, k: int, stages: Sequence[Stage]) -> str:
     """What an unknown symbol is, and what to do about it."""
-    # Nearest first: with one set of symbols per stage, z of stage k + 1 is z_next of stage k.
-    for j in sorted(range(len(stages)), key=lambda j: abs(j - k)):
-        if key in ex.symbol_keys(stages[j].z) and j == k + 1:
-            return f"{name!r}, a variable of stage {j}; pass z of stage {j} as z_next."
-        if key in ex.symbol_keys(stages[j].z):
+    nearest = sorted(range(len(stages)), key=lambda j: abs(j - k))
+    owner = next((j for j in nearest if key in ex.symbol_keys(stages[j].z)), None)
+    if owner == k + 1:
+        return f"{name!r}, a variable of stage {owner}; pass z of stage {owner} as z_next."
+    if owner is not None:
+        return (
+            f"{name!r}, a variable of stage {owner}, but stages couple with the next one only; "
+            "carry the value from stage to stage as an additional variable."
+        )
+    for j in nearest:
+        if key in ex.symbol_keys(stages[j].z_next):
             return (
-                f"{name!r}, a variable of stage {j}, but stages couple with the next one only; "
-                "carry the value from stage to stage as an additional variable."
+                f"{name!r}, which is in z_next of stage {j} only; a stage sees its own z and "
+                "z_next, the last one its z."
             )
         if key in ex.symbol_keys(stages[j].p):
             return (
