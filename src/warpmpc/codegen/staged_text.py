@@ -11,6 +11,8 @@ stage in local variables.  The text uses these names, which the kernel around it
     FORGET                    a sweep begins: nothing read before it is worth keeping
     INVERT(out, in), CLIP(v, lower, upper), OLD_S(v, lower, upper, row), NEXT_V(v, s, step),
     PUT(array, row, value), OMEGA, SIGMA
+    H, SOFTEN(v, clipped v, array, row), OLD_SOFT_S(v, lower, upper, row, row of H)
+                              soft rows: four numbers of each, stage by stage
 
 Local variables: ``w3`` is node 3 of the stage, ``f2`` what crosses the boundary through slot 2,
 ``d3`` and ``a3_5`` the diagonal and an entry of column 3 that is being eliminated, ``c4_2`` what
@@ -18,6 +20,8 @@ crosses the boundary between slots 4 and 2.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from warpmpc.symbolic.stage_program import StageProgram, StageRun, StageTemplate
 
@@ -31,16 +35,48 @@ def factor_text(program: StageProgram) -> str:
     return "\n".join(parts)
 
 
-def iteration_text(program: StageProgram) -> str:
-    """One ADMM iteration: both solves, then the update of X and W inside the backward solve."""
+def softened_nodes(program: StageProgram, soft: Collection[int]) -> list[tuple[int, ...]]:
+    """For each run the nodes of its template that are soft in some stage.
+
+    All stages of a run share one code.  A stage whose row is hard where another one's is soft has
+    coefficients that never give way.
+    """
+    found = []
+    for run in program.runs:
+        size = run.template.n_nodes
+        inside = range(run.node, run.node + run.count * size)
+        found.append(tuple(sorted({(node - run.node) % size for node in soft if node in inside})))
+    return found
+
+
+def soft_order(program: StageProgram, soft: Collection[int]) -> list[int]:
+    """Nodes with coefficients in H, in the order of H."""
+    return [
+        run.node + k * run.template.n_nodes + i
+        for run, nodes in zip(program.runs, softened_nodes(program, soft), strict=True)
+        for k in range(run.count)
+        for i in nodes
+    ]
+
+
+def iteration_text(program: StageProgram, soft: Collection[int] = ()) -> str:
+    """One ADMM iteration: both solves, then the update of X and W inside the backward solve.
+
+    Args:
+        program: The elimination by stages.
+        soft: Nodes that are soft rows.
+    """
     carried = [f"f{slot}" for slot in program.carried]
     parts = [_zeros(carried), "FORGET"]
     for run in program.runs:
         parts.append(_loop(run, "LDXWQ", _forward_stage(run.template, program)))
     parts.append("FORGET")
-    for run in reversed(program.runs):
-        body = _backward_stage(run.template, program)
-        parts.append(_loop(run, "LXWQURS", body, backward=True))
+    softened, place = softened_nodes(program, soft), len(soft_order(program, soft))
+    for run, nodes in zip(reversed(program.runs), reversed(softened), strict=True):
+        place -= run.count * len(nodes)
+        body = _backward_stage(run.template, program, nodes)
+        head = _at_soft_rows(run, nodes, place)
+        parts.append(_loop(run, "LXWQURS", [*head, *body], backward=True))
     return "\n".join(parts)
 
 
@@ -64,6 +100,15 @@ def _loop(run: StageRun, arrays: str, body: list[str], *, backward: bool = False
             ahead = f"{start} + (k {'-' if backward else '+'} 1) * {width}"
             lines.append(f"AHEAD({name}, {ahead}, {width})")
     return "\n".join([*lines, *body, "}"])
+
+
+def _at_soft_rows(run: StageRun, nodes: tuple[int, ...], place: int) -> list[str]:
+    """``Hk``: the coefficients of a stage's soft rows; `place`: of the run's first one."""
+    if not nodes:
+        return []
+    start, width = 4 * place, 4 * len(nodes)
+    ahead = f"AHEAD(H, {start} + (k - 1) * {width}, {width})"
+    return [f"AT_STAGE(H, {start} + k * {width})", ahead]
 
 
 def _positions(template: StageTemplate) -> list[int]:
@@ -193,7 +238,9 @@ def _outgoing(template: StageTemplate) -> dict[int, list[tuple[int, int]]]:
     return rows
 
 
-def _backward_stage(template: StageTemplate, program: StageProgram) -> list[str]:
+def _backward_stage(
+    template: StageTemplate, program: StageProgram, soft: tuple[int, ...]
+) -> list[str]:
     """Solution of one stage and the ADMM update of its nodes."""
     lines, position = [], _positions(template)
     for i in reversed(range(template.n_nodes)):
@@ -202,23 +249,30 @@ def _backward_stage(template: StageTemplate, program: StageProgram) -> list[str]
         for entry, target in enumerate(template.columns[i], start=position[i]):
             value = f"w{target}" if target >= 0 else f"f{~target}"
             lines.append(f"w{i} -= GET(Lk, {entry}) * {value};")
-        lines.append(_update(template, i))
+        lines.append(_update(template, i, soft.index(i) if i in soft else None))
     node_of = {slot: i for i, slot in enumerate(template.slots) if slot >= 0}
     for slot in program.carried:
         lines.append(f"f{slot} = {f'w{node_of[slot]}' if slot in node_of else '(Pack)0'};")
     return lines
 
 
-def _update(template: StageTemplate, i: int) -> str:
-    """The v-form: see `qp.admm`.  A leaf's multiplier is -rho (rhs) minus the sum above."""
+def _update(template: StageTemplate, i: int, place: int | None) -> str:
+    """The v-form: see `qp.admm`.  A leaf's multiplier is -rho (rhs) minus the sum above.
+
+    `place` is that of a soft row among those of the stage.
+    """
     if not template.is_row[i]:
         return f"PUT(Xk, {i}, OMEGA * w{i} + (1 - OMEGA) * AT(Xk, {i}));"
     step = f"GET(Rk, {i}) * w{i}"
     if template.is_leaf(i):
         step += " + v - 2 * s"
+    old_s, new_s = f"OLD_S(v, lo, hi, {i})", "CLIP(v_next, lo, hi)"
+    if place is not None:
+        old_s = f"OLD_SOFT_S(v, lo, hi, {i}, {4 * place})"
+        new_s = f"SOFTEN(v_next, {new_s}, Hk, {4 * place})"
     return (
         f"{{ const Pack lo = GET(Qk, {i}), hi = GET(Uk, {i}), v = AT(Xk, {i}); "
-        f"const Pack s = OLD_S(v, lo, hi, {i}); "
+        f"const Pack s = {old_s}; "
         f"const Pack v_next = NEXT_V(v, s, {step}); "
-        f"PUT(Xk, {i}, v_next); AT(Wk, {i}) = 2 * CLIP(v_next, lo, hi) - v_next; }}"
+        f"PUT(Xk, {i}, v_next); AT(Wk, {i}) = 2 * {new_s} - v_next; }}"
     )

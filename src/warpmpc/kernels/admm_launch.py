@@ -10,6 +10,15 @@ import warp as wp
 from warpmpc.kernels.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.kernels.ffi import launch
 from warpmpc.kernels.tiles import LANES
+from warpmpc.symbolic.program import Program, product_terms
+
+
+def loop_tables(program: Program, n_vars: int, soft: np.ndarray) -> list[jax.Array]:
+    """Tables of products; a soft row is marked by two more than its place in `soft`."""
+    nodes, terms = product_terms(program, n_vars)
+    nodes[soft, 3] = 2 + np.arange(soft.size)
+    with jax.ensure_compile_time_eval():
+        return [jnp.asarray(table) for table in (nodes, terms)]
 
 
 def loop_inputs(

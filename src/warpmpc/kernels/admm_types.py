@@ -11,6 +11,10 @@ import jax
 class LoopData:
     """What an ADMM loop reads, in program order, ``[tiles, nodes, 32]`` each.
 
+    What depends on rho is handed over beside it, as R: 1/rho of rows, then four numbers for each
+    soft row, in the order of the kernels' `soft_nodes`: a and b of the lower, a and b of the upper
+    side (`qp.soft`).
+
     Attributes:
         K: Values of K.
         Q: Linear cost of variables, lower bounds of rows.

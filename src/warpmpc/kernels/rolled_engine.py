@@ -6,18 +6,20 @@ iteration at the end of each node.  One warp per tile.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.kernels.admm_launch import launch_loop, loop_inputs, loop_integers
+from warpmpc.kernels.admm_launch import launch_loop, loop_inputs, loop_integers, loop_tables
 from warpmpc.kernels.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.kernels.ffi import shared_memory_limit
 from warpmpc.kernels.ldl_engine import TableLDL, launch_shape, window_tables
 from warpmpc.kernels.ldl_kernels import window_scratch
 from warpmpc.kernels.rolled_kernels import rolled_admm_kernel
 from warpmpc.kernels.tiles import LANES
-from warpmpc.symbolic.program import Program, product_terms
+from warpmpc.symbolic.program import Program
 from warpmpc.symbolic.schedule import LDLSchedule
 from warpmpc.symbolic.window import WindowStream
 
@@ -34,6 +36,7 @@ class RolledKernels:
         window: WindowStream,
         n_vars: int,
         dtype: str,
+        soft: Collection[int] = (),
     ):
         """Puts the tables on the device.
 
@@ -43,14 +46,16 @@ class RolledKernels:
             window: Of the solves, likewise; it must fit (`ldl_engine.window_fits`).
             n_vars: Number of variables.
             dtype: "float32" or "float64".
+            soft: Nodes that are soft rows.
         """
+        self.soft_nodes = np.array(sorted(soft), dtype=np.int32)
         self.program, self.dtype, self._zero = program, dtype, window.zero
         self._ldl = TableLDL(schedule, dtype)
         scratch = window_scratch(window.n_slots, dtype, shared_memory_limit())
         assert scratch is not None, "the caller checks that the window fits"
-        self._kernel = rolled_admm_kernel(dtype, scratch)
+        self._kernel = rolled_admm_kernel(dtype, scratch, self.soft_nodes.size > 0)
+        self._tables = loop_tables(program, n_vars, self.soft_nodes)
         with jax.ensure_compile_time_eval():
-            self._tables = [jnp.asarray(table) for table in product_terms(program, n_vars)]
             is_row = program.node_order >= n_vars
             self._window = [jnp.asarray(t) for t in rolled_window_tables(window, is_row)]
 
@@ -72,7 +77,7 @@ class RolledKernels:
         begin: jax.Array,
         limits: LoopLimits,
     ) -> LoopState:
-        """Iterates from iteration `begin` on; `R` is 1/rho of rows, `numbers` the tolerances."""
+        """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
         inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)
         integers = [self.program.n_L, self._zero, *loop_integers(limits, data)]
         threads = state.X.shape[0] * LANES

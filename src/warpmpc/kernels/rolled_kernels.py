@@ -9,12 +9,13 @@ from warpmpc.kernels.staged_native import rolled_admm_text
 
 
 @cache
-def rolled_admm_kernel(dtype: str, scratch: int) -> wp.Kernel:
+def rolled_admm_kernel(dtype: str, scratch: int, soft: bool = False) -> wp.Kernel:
     """Kernel of the ADMM loop by windowed sweeps.
 
     Args:
         dtype: "float32" or "float64".
         scratch: Numbers of shared memory per warp, from `window_scratch`.
+        soft: Whether there are soft rows.
     """
     scalar = SCALARS[dtype]
     real, whole = wp.array3d(dtype=scalar), wp.array3d(dtype=wp.int32)
@@ -24,7 +25,7 @@ def rolled_admm_kernel(dtype: str, scratch: int) -> wp.Kernel:
         wp.array1d(dtype=int),
     )
 
-    @wp.func_native(rolled_admm_text(dtype, LEAD))
+    @wp.func_native(rolled_admm_text(dtype, LEAD, soft=soft))
     def iterate_problem(
         factor_in: real,
         K_in: real,

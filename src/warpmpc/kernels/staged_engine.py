@@ -5,21 +5,20 @@ Reads: a `StageProgram`.  Produces: `StagedKernels`, callable under `jax.jit`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.codegen.staged_text import factor_text, iteration_text
-from warpmpc.kernels.admm_launch import launch_loop, loop_inputs, loop_integers
+from warpmpc.codegen.staged_text import factor_text, iteration_text, soft_order
+from warpmpc.kernels.admm_launch import launch_loop, loop_inputs, loop_integers, loop_tables
 from warpmpc.kernels.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.kernels.ffi import launch
 from warpmpc.kernels.staged_kernels import staged_admm_kernel, staged_factor_kernel
 from warpmpc.kernels.staged_model import StagedShape, factor_shape, loop_shape
 from warpmpc.kernels.tiles import LANES
-from warpmpc.symbolic.program import product_terms
 from warpmpc.symbolic.stage_program import StageProgram
 
 
@@ -32,6 +31,7 @@ class StagedKernels:
         n_vars: int,
         dtype: str,
         overrides: Mapping[str, int] | None = None,
+        soft: Collection[int] = (),
     ):
         """Generates the text; nothing is compiled before the first launch.
 
@@ -40,11 +40,13 @@ class StagedKernels:
             n_vars: Number of variables.
             dtype: "float32" or "float64".
             overrides: Fields of `StagedShape` that the model does not choose.
+            soft: Nodes that are soft rows.
         """
         self.program, self.dtype, self._overrides = program, dtype, dict(overrides or {})
-        self._factor_text, self._iteration_text = factor_text(program), iteration_text(program)
-        with jax.ensure_compile_time_eval():
-            self._tables = [jnp.asarray(table) for table in product_terms(program, n_vars)]
+        self.soft_nodes = np.array(soft_order(program, soft), dtype=np.int32)
+        self._factor_text = factor_text(program)
+        self._iteration_text = iteration_text(program, soft)
+        self._tables = loop_tables(program, n_vars, self.soft_nodes)
 
     def factor(self, K: jax.Array) -> jax.Array:
         """Factors of all tiles: L, then inverse pivots."""
@@ -91,9 +93,11 @@ class StagedKernels:
         begin: jax.Array,
         limits: LoopLimits,
     ) -> LoopState:
-        """Iterates from iteration `begin` on; `R` is 1/rho of rows, `numbers` the tolerances."""
+        """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
         shape = replace(loop_shape(self.program, state.X.shape[0], self.dtype), **self._overrides)
-        kernel = staged_admm_kernel(self._iteration_text, self.dtype, shape.register_limit)
+        kernel = staged_admm_kernel(
+            self._iteration_text, self.dtype, shape.register_limit, self.soft_nodes.size > 0
+        )
         inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)
         integers = [*self._static(shape), *loop_integers(limits, data)]
         return launch_loop(

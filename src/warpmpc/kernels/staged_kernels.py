@@ -41,13 +41,14 @@ def staged_factor_kernel(generated: str, dtype: str, registers: int) -> wp.Kerne
 
 
 @cache
-def staged_admm_kernel(generated: str, dtype: str, registers: int) -> wp.Kernel:
+def staged_admm_kernel(generated: str, dtype: str, registers: int, soft: bool = False) -> wp.Kernel:
     """Kernel of the ADMM loop with its termination check.
 
     Args:
         generated: Text of one iteration, from `codegen.staged_text.iteration_text`.
         dtype: "float32" or "float64".
         registers: Most registers per thread.
+        soft: Whether there are soft rows.
     """
     scalar = SCALARS[dtype]
     real, whole = wp.array3d(dtype=scalar), wp.array3d(dtype=wp.int32)
@@ -57,7 +58,7 @@ def staged_admm_kernel(generated: str, dtype: str, registers: int) -> wp.Kernel:
         wp.array1d(dtype=int),
     )
 
-    @wp.func_native(staged_admm_text(generated, dtype))
+    @wp.func_native(staged_admm_text(generated, dtype, soft=soft))
     def iterate_problem(
         factor_in: real,
         K_in: real,

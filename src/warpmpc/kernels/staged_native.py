@@ -8,6 +8,7 @@ the CPU one thread does a tile, a `Pack` is one number per problem, and what bel
 are done is kept by masks.
 """
 
+from warpmpc.kernels.admm_soft_native import with_projection
 from warpmpc.kernels.ldl_native import INVERT_PIVOT, SCALARS
 from warpmpc.kernels.ldl_window_native import (
     PLAIN_SETUP,
@@ -100,14 +101,14 @@ _CHECK = r"""
         const Pack unit = scaled ? GET(Z, i) : (Pack)1;
         if (nodes[i].is_row) {
             const Pack v = AT(X, i), lo = GET(Q, i), hi = GET(U, i);
-            const Pack y = (v - CLIP(v, lo, hi)) / GET(R, i);
+            const Pack y = (v - PROJECT(i, v, lo, hi)) / GET(R, i);
             poison += y * unit - y * unit;  // the unscaled one may overflow
             AT(W, i) = y;
             if (!certify) continue;
             const Pack large = INFINITE * unit * cost;
             Pack change = y - AT(V, i), none = 0;
-            change = hi > large ? MIN(change, none) : change;
-            change = lo < -large ? MAX(change, none) : change;
+            change = NO_UPPER ? MIN(change, none) : change;
+            change = NO_LOWER ? MAX(change, none) : change;
             AT(V, i) = change;
             y_change = MAX(y_change, ABS(change) * unit);
             support += (hi > large ? none : hi) * MAX(change, none);
@@ -139,13 +140,14 @@ _CHECK = r"""
             if (certify) moved_A += GET(K, (Offset)terms[t].entry) * AT(V, (Offset)terms[t].node);
         }
         if (node.is_row) {
-            const Pack lo = GET(Q, i), hi = GET(U, i), s = CLIP(AT(X, i), lo, hi);
+            const Pack lo = GET(Q, i), hi = GET(U, i), s = PROJECT(i, AT(X, i), lo, hi);
             primal = MAX(primal, ABS(product_A - s) * unscale);
             primal_scale = MAX(primal_scale, MAX(ABS(product_A), ABS(s)) * unscale);
             // How far the change leaves what the bounds allow in every multiple.
             const Pack large = INFINITE / unscale, none = 0;
-            rise = MAX(rise, (hi < large ? moved_A : none) * unscale);
-            rise = MAX(rise, (lo > -large ? -moved_A : none) * unscale);
+            rise = MAX(rise, (STOPS_RISE ? moved_A : none) * unscale);
+            rise = MAX(rise, (STOPS_FALL ? -moved_A : none) * unscale);
+            PAY_SOFT
         } else {
             const Pack q = GET(Q, i), x = AT(X, i);
             product -= SIGMA * x;
@@ -186,7 +188,7 @@ _CHECK = r"""
     for (int i = 0; i < n; ++i)
         if (nodes[i].is_row) {
             const Pack v = AT(X, i);
-            AT(W, i) = 2 * CLIP(v, GET(Q, i), GET(U, i)) - v;
+            AT(W, i) = 2 * PROJECT(i, v, GET(Q, i), GET(U, i)) - v;
         }
 """
 
@@ -248,7 +250,7 @@ bool first = begin == 0;
 for (int i = 0; i < n; ++i)
     if (nodes[i].is_row) {
         const Pack v = AT(X, i);
-        const Pack s = first ? (Pack)GET(S, i) : (Pack)CLIP(v, GET(Q, i), GET(U, i));
+        const Pack s = first ? (Pack)GET(S, i) : (Pack)PROJECT(i, v, GET(Q, i), GET(U, i));
         AT(W, i) = 2 * s - v;
     } else {
         AT(W, i) = SIGMA * AT(X, i) - GET(Q, i);
@@ -260,7 +262,7 @@ for (int t = begin; t < end; ++t) {
             const Pack v = AT(X, i);
             Pack before = v;
             if (nodes[i].is_row) {
-                const Pack s = first ? (Pack)GET(S, i) : (Pack)CLIP(v, GET(Q, i), GET(U, i));
+                const Pack s = first ? (Pack)GET(S, i) : (Pack)PROJECT(i, v, GET(Q, i), GET(U, i));
                 before = (v - s) / GET(R, i);
             }
             AT(V, i) = before;
@@ -288,7 +290,7 @@ _WINDOW_MACROS = r"""
 #define FORWARD_START W
 #define BACKWARD_START W
 #define BEGIN_ITEM(u)                                                         \
-    SCALAR x_old = 0, q_lo = 0, u_hi = 0, r = 0, s_old = 0;                   \
+FETCH_SOFT    SCALAR x_old = 0, q_lo = 0, u_hi = 0, r = 0, s_old = 0;                   \
     if (sweep) {                                                              \
         x_old = AT(X, (Offset)(u)); q_lo = GET(Q, (Offset)(u));               \
         u_hi = GET(U, (Offset)(u)); r = GET(R, (Offset)(u));                  \
@@ -298,10 +300,10 @@ _WINDOW_MACROS = r"""
     if (!sweep) {                                                             \
         AT(W, (Offset)(u)) = acc * pivot;                                     \
     } else if (IS_ROW(slot)) {                                                \
-        const SCALAR s = first ? s_old : CLIP(x_old, q_lo, u_hi);             \
+        const SCALAR s = first ? s_old : PROJECT_ITEM(x_old, q_lo, u_hi);             \
         const SCALAR v_next = NEXT_V(x_old, s, r * acc);                      \
         PUT(X, (Offset)(u), v_next);                                          \
-        AT(W, (Offset)(u)) = 2 * CLIP(v_next, q_lo, u_hi) - v_next;           \
+        AT(W, (Offset)(u)) = 2 * PROJECT_ITEM(v_next, q_lo, u_hi) - v_next;           \
     } else {                                                                  \
         const SCALAR x_next = OMEGA * acc + (1 - OMEGA) * x_old;              \
         PUT(X, (Offset)(u), x_next);                                          \
@@ -313,10 +315,10 @@ _WINDOW_MACROS = r"""
 #define PLAIN_END_BACKWARD(u, slot, acc)                                      \
     if (IS_ROW(slot)) {                                                       \
         const Pack lo = GET(Q, u), hi = GET(U, u), v = AT(X, u);              \
-        const Pack s = first ? (Pack)GET(S, u) : (Pack)CLIP(v, lo, hi);       \
+        const Pack s = first ? (Pack)GET(S, u) : (Pack)PROJECT(u, v, lo, hi);       \
         const Pack v_next = NEXT_V(v, s, GET(R, u) * acc);                    \
         PUT(X, u, v_next);                                                    \
-        AT(W, u) = 2 * CLIP(v_next, lo, hi) - v_next;                         \
+        AT(W, u) = 2 * PROJECT(u, v_next, lo, hi) - v_next;                         \
     } else {                                                                  \
         const Pack x_next = OMEGA * acc + (1 - OMEGA) * AT(X, u);             \
         PUT(X, u, x_next);                                                    \
@@ -339,15 +341,16 @@ def staged_factor_text(generated: str, dtype: str) -> str:
     return _text("K_in", _FACTOR.replace("GENERATED", generated), dtype)
 
 
-def staged_admm_text(generated: str, dtype: str) -> str:
+def staged_admm_text(generated: str, dtype: str, *, soft: bool = False) -> str:
     """Body of the ADMM kernel around the text of one iteration."""
-    body = _ADMM.replace("SETUP", "").replace("GENERATED", generated)
+    body = with_projection(_ADMM, soft=soft).replace("SETUP", "").replace("GENERATED", generated)
     return _text("X_io", body, dtype, TOGETHER=0)
 
 
-def rolled_admm_text(dtype: str, lead: int) -> str:
+def rolled_admm_text(dtype: str, lead: int, *, soft: bool = False) -> str:
     """Body of the ADMM kernel that solves by windowed sweeps, `lead` chunks in flight."""
-    setup = _WINDOW_MACROS + _ON_DEVICE.format(WINDOW_SETUP, PLAIN_SETUP)
+    macros = with_projection(_WINDOW_MACROS, soft=soft)
+    setup = macros + _ON_DEVICE.format(WINDOW_SETUP, PLAIN_SETUP)
     sweeps = _ON_DEVICE.format(_HAND_OVER + WINDOW_SWEEPS, PLAIN_SWEEPS)
-    body = _ADMM.replace("SETUP", setup).replace("GENERATED", sweeps)
+    body = with_projection(_ADMM, soft=soft).replace("SETUP", setup).replace("GENERATED", sweeps)
     return _text("X_io", body, dtype, TOGETHER=1, CHUNK=8, LEAD=lead)

@@ -6,12 +6,13 @@ symmetric matrix serves forward and reverse mode.  It is factorised once with a 
 (P + sigma I, -eps on active rows, -1 on inactive ones, which drop out) and refined against the
 unregularised system.  Where active rows are linearly dependent the refined solution stays finite:
 it approaches the limit of the regularised ones.
+
+Rows beyond a soft bound have a diagonal of their own, -1/w2: see `qp.row_state`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -22,21 +23,12 @@ from warpmpc._errors import ProblemError
 from warpmpc.qp.conditioning import QPData
 from warpmpc.qp.kkt_solvers.kkt_engines import KKTEngine
 from warpmpc.qp.products import QPMatrices, total
+from warpmpc.qp.row_state import Point, RowState, row_state, weighted
+from warpmpc.qp.soft import SoftRows
 from warpmpc.symbolic.pattern import SparsePattern
 
 _REGULARISATION = {"float32": 1e-4, "float64": 1e-7}
 _REFINEMENTS = 10
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
-class Point:
-    """A solution to differentiate at, ``[groups, rows, lanes]``; `valid` masks whole instances."""
-
-    data: QPData
-    x: jax.Array
-    y: jax.Array
-    valid: jax.Array
 
 
 class Sensitivity:
@@ -49,41 +41,59 @@ class Sensitivity:
 
     values_per_instance: int
 
-    def __init__(self, matrices: QPMatrices, P_pattern: SparsePattern, A_pattern: SparsePattern):
+    def __init__(
+        self,
+        matrices: QPMatrices,
+        P_pattern: SparsePattern,
+        A_pattern: SparsePattern,
+        soft: SoftRows | None,
+    ):
         """Keeps where each stored value stands.
 
         Args:
             matrices: Products with P and A.
             P_pattern: P as given, in full or its upper triangle.
             A_pattern: Pattern of A.
+            soft: Soft rows, or None.
         """
-        self._matrices, self._P, self._A = matrices, P_pattern, A_pattern
+        self._matrices, self._P, self._A, self._soft = matrices, P_pattern, A_pattern, soft
         rows, cols = P_pattern.row_idx, P_pattern.col_idx
         # A value above the diagonal stands for two entries of P, one below is never read.
         self._P_weight = np.where(rows < cols, 1.0, np.where(rows == cols, 0.5, 0.0))[None, :, None]
 
+    def rows(self, at: Point) -> RowState:
+        """What every row does at a solution."""
+        return row_state(at, self._soft, self._matrices)
+
     def forward(self, point: Point, tangent: QPData) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Changes of x, y and the objective for a change of the data."""
-        at, M = point, self._matrices
-        at_upper, at_lower = _sides(at)
+        at, M, rows = point, self._matrices, self.rows(point)
         top = -(M.P.product(tangent.P, at.x) + tangent.q + M.AT.product(tangent.A, at.y))
-        bound = weighted(at_upper, tangent.upper) + weighted(at_lower, tangent.lower)
-        bottom = weighted(active_rows(at), bound - M.A.product(tangent.A, at.x))
-        dx, dy = self.solve(at, top, bottom)
-        direct = (0.5 * M.P.product(tangent.P, at.x) + tangent.q) * at.x
-        objective = total(self._slope(at) * dx + direct)
-        return dx, dy, jnp.where(at.valid, objective, 0)
+        moved = rows.bound_change(tangent) - M.A.product(tangent.A, at.x)
+        direct = total((0.5 * M.P.product(tangent.P, at.x) + tangent.q) * at.x)
+        own = jnp.zeros_like(at.y)
+        if rows.beyond is not None and tangent.soft is not None:
+            own = rows.beyond.own_change(tangent.soft)
+            top = top - M.AT.product(jnp.where(at.valid, at.data.A, 0), own)
+            direct += total(rows.beyond.cost_change(tangent.soft)) - total(rows.beyond.y * moved)
+        dx, dy = self.solve(at, top, weighted(rows.active, moved))
+        objective = total(self._slope(at, rows) * dx) + direct
+        return dx, dy + own, jnp.where(at.valid, objective, 0)
 
     def reverse(
         self, point: Point, x_bar: jax.Array, y_bar: jax.Array, objective_bar: jax.Array
     ) -> QPData:
         """Gradient with respect to the data from cotangents of x, y and the objective."""
-        at = point
-        at_upper, at_lower = _sides(at)
+        at, rows = point, self.rows(point)
         objective_bar = jnp.where(at.valid, objective_bar, 0)
-        x_bar = jnp.where(at.valid, x_bar, 0) + objective_bar * self._slope(at)
-        y_bar = jnp.where(at.valid & active_rows(at), y_bar, 0)
-        dx, dy = self.solve_transposed(at, x_bar, y_bar)
+        x_bar = jnp.where(at.valid, x_bar, 0) + objective_bar * self._slope(at, rows)
+        y_bar = jnp.where(at.valid, y_bar, 0)
+        dx, dy = self.solve_transposed(at, x_bar, jnp.where(rows.active, y_bar, 0))
+        soft = None
+        if rows.beyond is not None:
+            A = jnp.where(at.valid, at.data.A, 0)
+            soft = rows.beyond.gradient(y_bar - self._matrices.A.product(A, dx), objective_bar)
+            dy = dy - objective_bar * rows.beyond.y
         weight = jnp.asarray(self._P_weight, dtype=dx.dtype)
         row, col = self._P.row_idx, self._P.col_idx
         x_row, x_col = at.x[:, row], at.x[:, col]
@@ -92,13 +102,17 @@ class Sensitivity:
             q=objective_bar * at.x - dx,
             A=-(at.y[:, self._A.row_idx] * dx[:, self._A.col_idx])
             - dy[:, self._A.row_idx] * at.x[:, self._A.col_idx],
-            lower=weighted(at_lower, dy),
-            upper=weighted(at_upper, dy),
+            lower=weighted(rows.lower, dy),
+            upper=weighted(rows.upper, dy),
+            soft=soft,
         )
 
-    def _slope(self, at: Point) -> jax.Array:
+    def _slope(self, at: Point, rows: RowState) -> jax.Array:
         """Gradient of the objective with respect to x."""
-        return jnp.where(at.valid, self._matrices.P.product(at.data.P, at.x) + at.data.q, 0)
+        slope = self._matrices.P.product(at.data.P, at.x) + at.data.q
+        if rows.beyond is not None:
+            slope += self._matrices.AT.product(at.data.A, rows.beyond.y)
+        return jnp.where(at.valid, slope, 0)
 
     def solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Changes of x and y from the right-hand side of the linearised conditions."""
@@ -120,10 +134,11 @@ class KKTSensitivity(Sensitivity):
         matrices: QPMatrices,
         P_pattern: SparsePattern,
         A_pattern: SparsePattern,
+        soft: SoftRows | None,
         dtype: str,
     ):
         """Keeps the engine."""
-        super().__init__(matrices, P_pattern, A_pattern)
+        super().__init__(matrices, P_pattern, A_pattern, soft)
         self._engine, self._eps = engine, _REGULARISATION[dtype]
         size = A_pattern.n_rows + A_pattern.n_cols
         self.values_per_instance = engine.values_per_instance + 10 * size
@@ -136,26 +151,28 @@ class KKTSensitivity(Sensitivity):
 
     def solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Regularised solve and refinement; zero for instances that are not valid."""
-        active, n = active_rows(at), at.x.shape[1]
+        rows, n = self.rows(at), at.x.shape[1]
+        active = rows.active
         P, A = (jnp.where(at.valid, values, 0) for values in (at.data.P, at.data.A))
         A = jnp.where(active[:, self._A.row_idx], A, 0)
-        rho = jnp.where(active, 1 / self._eps, 1).astype(at.x.dtype)
+        diagonal = jnp.where(active, rows.give, 1)
+        rho = jnp.where(active, 1 / (rows.give + self._eps), 1)
         state = self._engine.prepare(P, A, rho)
         rhs = jnp.where(at.valid, jnp.concatenate([top, bottom], axis=1), 0)
 
         def refine(_: int, w: jax.Array) -> jax.Array:
-            rest = rhs - self._apply(P, A, active, w)
+            rest = rhs - self._apply(P, A, diagonal, w)
             return w + self._engine.solve(state, rest, jnp.zeros_like(at.x))
 
         w = jax.lax.fori_loop(0, _REFINEMENTS, refine, jnp.zeros_like(rhs))
         return w[:, :n], w[:, n:]
 
-    def _apply(self, P: jax.Array, A: jax.Array, active: jax.Array, w: jax.Array) -> jax.Array:
+    def _apply(self, P: jax.Array, A: jax.Array, diagonal: jax.Array, w: jax.Array) -> jax.Array:
         """The unregularised matrix; inactive rows read -w = 0."""
-        M, n = self._matrices, w.shape[1] - active.shape[1]
+        M, n = self._matrices, w.shape[1] - diagonal.shape[1]
         x, y = w[:, :n], w[:, n:]
         top = M.P.product(P, x) + M.AT.product(A, y)
-        return jnp.concatenate([top, M.A.product(A, x) - jnp.where(active, 0, y)], axis=1)
+        return jnp.concatenate([top, M.A.product(A, x) - diagonal * y], axis=1)
 
 
 def apply_linear(
@@ -197,25 +214,3 @@ def _differentiable_once(point: Point) -> Point:
 @_differentiable_once.defjvp
 def _refuse_second_derivatives(*_: Any) -> Any:
     raise ProblemError("QPSolver has first derivatives only; its gradients have none.")
-
-
-def active_rows(at: Point) -> jax.Array:
-    """Rows that hold with equality at the solution and near it."""
-    return (at.y != 0) | (at.data.lower == at.data.upper)
-
-
-def _sides(at: Point) -> tuple[jax.Array, jax.Array]:
-    """Share of each row's bound that is its upper and its lower one.
-
-    An equality whose multiplier is exactly zero has no side; its bound is shared by halves, so that
-    moving both bounds together, the only way to move an equality, has the right derivative.
-    """
-    undecided = (at.y == 0) & (at.data.lower == at.data.upper)
-    half = jnp.where(undecided, 0.5, 0.0)
-    upper, lower = jnp.where(at.y > 0, 1.0, half), jnp.where(at.y < 0, 1.0, half)
-    return upper.astype(at.x.dtype), lower.astype(at.x.dtype)
-
-
-def weighted(weight: jax.Array, values: jax.Array) -> jax.Array:
-    """Product in which a zero weight hides infinities."""
-    return jnp.where(weight != 0, values, 0) * weight

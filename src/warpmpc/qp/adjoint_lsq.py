@@ -3,8 +3,9 @@
 The conditions are P x + q + A'y and, per row, y (a'x - b) for inequalities, a'x - b for equalities.
 With their Jacobian J = [[P, A'], [C A, D]] (C = y or 1, D = a'x - b or 0) the method solves J z = f
 and J'r = g in the sense of least squares through [[(1 + eps) I, J'], [J, -eps I]], twice the size
-of K, and refines against eps = 0.  Degenerate solutions (dependent active rows, bounds active with
-a zero multiplier) give the solution of smallest norm.
+of K, and refines against eps = 0.  A row beyond a soft bound has the condition
+y - w1 = w2 (a'x - b), over 1 + w2: C = -w2 / (1 + w2), D = 1 / (1 + w2).  Degenerate solutions
+(dependent active rows, bounds active with a zero multiplier) give the solution of smallest norm.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from warpmpc.kernels.tiles import LANES, from_tiles, to_tiles
-from warpmpc.qp.adjoint import Point, Sensitivity, active_rows
-from warpmpc.qp.conditioning import INFINITY
+from warpmpc.qp.adjoint import Sensitivity
 from warpmpc.qp.kkt_solvers.base import LDLSettings, LinearSystem
 from warpmpc.qp.kkt_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.products import QPMatrices
+from warpmpc.qp.row_state import Point
+from warpmpc.qp.soft import SoftRows
+from warpmpc.qp.types import INFINITY
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import SparsePattern, symmetric_upper
@@ -36,6 +39,7 @@ class LSQSensitivity(Sensitivity):
         matrices: QPMatrices,
         P_pattern: SparsePattern,
         A_pattern: SparsePattern,
+        soft: SoftRows | None,
         lanes: int,
         dtype: str,
     ):
@@ -45,10 +49,11 @@ class LSQSensitivity(Sensitivity):
             matrices: Products with P and A.
             P_pattern: P as given, in full or its upper triangle.
             A_pattern: Pattern of A.
+            soft: Soft rows, or None.
             lanes: Of the arrays that will be handed over.
             dtype: "float32" or "float64".
         """
-        super().__init__(matrices, P_pattern, A_pattern)
+        super().__init__(matrices, P_pattern, A_pattern, soft)
         self._lanes, self._eps, self._dtype = lanes, _REGULARISATION[dtype], dtype
         n, m = A_pattern.n_cols, A_pattern.n_rows
         upper, self._P_upper = P_pattern.upper()
@@ -76,40 +81,41 @@ class LSQSensitivity(Sensitivity):
 
     def solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Smallest (dx, dy) with J (dx, dy) = (top, C bottom)."""
-        C, _ = self._complementarity(at)
-        first, _ = self._least_squares(
-            at, jnp.zeros_like(_stack(top, bottom)), _stack(top, C * bottom)
-        )
-        n = at.x.shape[1]
+        C, D = self._complementarity(at)
+        zero, n = jnp.zeros_like(_stack(top, bottom)), at.x.shape[1]
+        first, _ = self._least_squares(at, (C, D), zero, _stack(top, C * bottom))
         return first[:, :n], first[:, n:]
 
     def solve_transposed(
         self, at: Point, top: jax.Array, bottom: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Least-squares r with J'r = (top, bottom), its second part as multipliers of bounds."""
-        C, _ = self._complementarity(at)
-        zero = jnp.zeros_like(_stack(top, bottom))
-        _, second = self._least_squares(at, _stack(top, bottom), zero)
-        n = at.x.shape[1]
+        C, D = self._complementarity(at)
+        zero, n = jnp.zeros_like(_stack(top, bottom)), at.x.shape[1]
+        _, second = self._least_squares(at, (C, D), _stack(top, bottom), zero)
         return second[:, :n], C * second[:, n:]
 
     def _complementarity(self, at: Point) -> tuple[jax.Array, jax.Array]:
         """Diagonals C and D; a row without a multiplier has the slack of its nearer bound."""
-        equal = at.data.lower == at.data.upper
+        equal, rows = at.data.lower == at.data.upper, self.rows(at)
         Ax = self._matrices.A.product(jnp.where(at.valid, at.data.A, 0), at.x)
         above = jnp.where(at.data.upper < INFINITY, Ax - at.data.upper, -jnp.inf)
         below = jnp.where(at.data.lower > -INFINITY, at.data.lower - Ax, -jnp.inf)
         nearest = jnp.maximum(above, below)
-        slack = jnp.where(active_rows(at), 0.0, jnp.where(jnp.isfinite(nearest), nearest, -1.0))
+        slack = jnp.where(rows.active, 0.0, jnp.where(jnp.isfinite(nearest), nearest, -1.0))
         C = jnp.where(equal, 1.0, at.y).astype(at.x.dtype)
+        if rows.beyond is not None:
+            violated, w2 = rows.beyond.violated, rows.beyond.curvature
+            C = jnp.where(violated, -w2 / (1 + w2), C)
+            slack = jnp.where(violated, 1 / (1 + w2), slack)
         return C, jnp.where(at.valid, slack, -1.0).astype(at.x.dtype)
 
     def _least_squares(
-        self, at: Point, top: jax.Array, bottom: jax.Array
+        self, at: Point, rows: tuple[jax.Array, jax.Array], top: jax.Array, bottom: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Solves the doubled system, refined; both parts."""
+        """Solves the doubled system with C and D of the rows, refined; both parts."""
         size = top.shape[1]
-        C, D = self._complementarity(at)
+        C, D = rows
         P, A = (jnp.where(at.valid, values, 0) for values in (at.data.P, at.data.A))
         factor = self._ldl.factor_tiles(self._tiles(self._assemble(P, A, C, D)))
         rhs = jnp.where(at.valid, _stack(top, bottom), 0)

@@ -1,6 +1,7 @@
 """The ADMM iteration on scaled data, and its outer loop with termination and adaptation of rho.
 
-One vector v per constraint row instead of (s, y): s = clip(v, lower, upper), y = rho (v - s).
+One vector v per constraint row instead of (s, y): s = clip(v, lower, upper), y = rho (v - s); soft
+rows have the proximal map of their penalty instead of the clip (`qp.soft`).
 This is OSQP's iteration exactly, with fewer vectors.  Arrays are ``[groups, rows, lanes]``.
 """
 
@@ -41,7 +42,10 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class LoopEnd:
-    """Where an ADMM loop ended: scaled x and v; everything else belongs to the unscaled QP."""
+    """Where an ADMM loop ended: scaled x and v; everything else belongs to the unscaled QP.
+
+    The objective is without the penalties of soft rows.
+    """
 
     x: jax.Array
     v: jax.Array
@@ -164,11 +168,11 @@ def _chunk(admm: ADMM, before: Progress) -> Progress:
     settings, period = admm.settings, _period(admm.settings)
     # Checks fall on multiples of the period; the first iteration is already done.
     steps = jnp.minimum(period - before.iteration % period, settings.max_iter - before.iteration)
-    rows = admm.problem.rho(before.rho)
+    rows, project = admm.problem.rho(before.rho), admm.problem.projection(before.rho)
 
     def step(_: int, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         x, v = carry[:2]
-        s = admm.problem.clip(v)
+        s = project(v)
         return *admm.update(before.kkt, rows, x, s, v - s), x, v
 
     carry = (before.x, before.v, before.x, before.v)
@@ -187,20 +191,17 @@ def _chunk(admm: ADMM, before: Progress) -> Progress:
 
 def _check(admm: ADMM, now: Progress, last: tuple[jax.Array, jax.Array]) -> Progress:
     """Residuals, certificates, and a new rho where it pays; `last`: x and y one iteration ago."""
-    settings = admm.settings
-    x, s, y = admm.problem.unscaled(now.x, now.v, now.rho)
-    r = residuals(admm.problem.data, admm.matrices, x, s, y)
+    settings, problem = admm.settings, admm.problem
+    x, s, y = problem.unscaled(now.x, now.v, now.rho)
+    r = residuals(problem.data, admm.matrices, x, s, y)
     status = now.status
     if settings.check_every:
+        given = (problem.data, admm.matrices)
+        unbounded = is_dual_infeasible(*given, x - last[0], settings, problem.penalties)
+        impossible = is_primal_infeasible(*given, y - last[1], settings, problem.penalties)
         done = [
-            (
-                Status.DUAL_INFEASIBLE,
-                is_dual_infeasible(admm.problem.data, admm.matrices, x - last[0], settings),
-            ),
-            (
-                Status.PRIMAL_INFEASIBLE,
-                is_primal_infeasible(admm.problem.data, admm.matrices, y - last[1], settings),
-            ),
+            (Status.DUAL_INFEASIBLE, unbounded),
+            (Status.PRIMAL_INFEASIBLE, impossible),
             (Status.SOLVED, is_solved(r, settings)),
         ]
         for code, reached in done:

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.qp.products import QPMatrices, rounded, total
-from warpmpc.qp.types import ADMMSettings, RowClass
+from warpmpc.qp.soft import Penalties, Projection
+from warpmpc.qp.types import INFINITY, ADMMSettings, RowClass
 from warpmpc.symbolic.pattern import SparsePattern
 
-INFINITY = 1e20  # bounds beyond it are absent
 RHO_MIN, RHO_MAX = 1e-6, 1e6
 _EQUALITY_TOLERANCE = 1e-4
 _SCALE_MIN, _SCALE_MAX = 1e-4, 1e4
@@ -25,13 +25,18 @@ _SCALE_MIN, _SCALE_MAX = 1e-4, 1e4
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class QPData:
-    """Numbers of a batch of QPs, ``[groups, rows, lanes]`` each."""
+    """Numbers of a batch of QPs, ``[groups, rows, lanes]`` each.
+
+    `soft` holds the penalties of soft rows: linear lower, linear upper, quadratic lower and
+    quadratic upper ones, each for all soft rows; None without soft rows.
+    """
 
     P: jax.Array
     q: jax.Array
     A: jax.Array
     lower: jax.Array
     upper: jax.Array
+    soft: jax.Array | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -74,7 +79,7 @@ class Equilibration:
         self._A_row, self._A_col = A_pattern.row_idx, A_pattern.col_idx
 
     def apply(self, data: QPData, scaling: Scaling) -> QPData:
-        """The scaled QP."""
+        """The scaled QP, but for penalties of soft rows."""
         x, con = scaling.x, scaling.con
         return QPData(
             P=data.P * scaling.cost * x[:, self._P_row] * x[:, self._P_col],
@@ -109,7 +114,10 @@ def _limit(norm: jax.Array) -> jax.Array:
 
 
 def row_factors(
-    scaled: QPData, settings: ADMMSettings, classes: np.ndarray | None = None
+    scaled: QPData,
+    settings: ADMMSettings,
+    classes: np.ndarray | None = None,
+    is_soft: np.ndarray | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Factor of each row on its instance's rho, and which rows are free (their rho is fixed).
 
@@ -117,11 +125,14 @@ def row_factors(
         scaled: Scaled data; what kind a row is follows from its bounds.
         settings: With the factor of equalities.
         classes: `RowClass` of each row instead, for all instances.
+        is_soft: Rows that are no equalities, whatever their bounds.
     """
     if classes is None:
         equal = scaled.upper - scaled.lower < _EQUALITY_TOLERANCE
         large = INFINITY * _SCALE_MIN
         free = (scaled.lower < -large) & (scaled.upper > large)
+        if is_soft is not None:
+            equal = equal & ~is_soft[None, :, None]
     else:
         equal, free = (
             jnp.broadcast_to(jnp.asarray(classes == kind)[None, :, None], scaled.lower.shape)
@@ -154,6 +165,7 @@ class ScaledQP:
         factors: Factor of each row on rho.
         free: Rows whose rho is fixed.
         identical: Whether nothing is scaled.
+        penalties: Of all rows, unscaled; None without soft rows.
     """
 
     data: QPData
@@ -162,10 +174,24 @@ class ScaledQP:
     factors: jax.Array
     free: jax.Array
     identical: bool
+    penalties: Penalties | None = None
 
-    def clip(self, v: jax.Array) -> jax.Array:
-        """Projection onto the scaled bounds."""
-        return jnp.clip(v, self.scaled.lower, self.scaled.upper)
+    def projection(self, rho: jax.Array) -> Projection:
+        """How scaled s follows from scaled v, for this rho of the instances."""
+        bounds = self.scaled.lower, self.scaled.upper
+        if self.penalties is None:
+            return Projection(*bounds)
+        return Projection(*bounds, self._scaled_penalties(self.penalties).proximal(self.rho(rho)))
+
+    def _scaled_penalties(self, penalties: Penalties) -> Penalties:
+        return penalties.scaled(self.scaling.con, self.scaling.cost)
+
+    def penalty(self, v: jax.Array, rho: jax.Array) -> jax.Array | float:
+        """What violations of soft rows add to the unscaled objective."""
+        if self.penalties is None:
+            return 0.0
+        excess = self.projection(rho).excess(v)
+        return self._scaled_penalties(self.penalties).cost(excess) / self.scaling.cost
 
     def rho(self, rho: jax.Array | float) -> jax.Array:
         """Rho of every row."""
@@ -180,9 +206,16 @@ class ScaledQP:
         self, x: jax.Array, v: jax.Array, rho: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Unscaled x, s and y."""
-        s = self.clip(v)
-        y = self.rho(rho) * (v - s)
-        return self.scaling.x * x, s / self.scaling.con, self.unscaled_dual(y)
+        project = self.projection(rho)
+        s = project(v)
+        y = self.unscaled_dual(self.rho(rho) * (v - s))
+        x, s = self.scaling.x * x, s / self.scaling.con
+        if self.penalties is not None:
+            # Beyond its bound is a row that gives way, and no other by rounding.
+            below, above = project.excess(v)
+            inside = jnp.clip(s, self.data.lower, self.data.upper)
+            s = jnp.where((below > 0) | (above > 0), s, inside)
+        return x, s, y
 
     def unscaled_dual(self, y: jax.Array) -> jax.Array:
         """Multipliers of the unscaled problem."""
@@ -203,7 +236,7 @@ class ScaledQP:
         wanted = adapted_rho(rho, r)
         change = may & ((wanted > tolerance * rho) | (wanted < rho / tolerance))
         new = jnp.where(change, wanted, rho).astype(rho.dtype)
-        s = self.clip(v)
+        s = self.projection(rho)(v)
         # y stays what it was; v changes because y = rho (v - s).  Nobody else's v changes a bit.
         moved = s + rounded((v - s) * (self.rho(rho) / self.rho(new)))
         return change, new, jnp.where(change, moved, v)

@@ -26,7 +26,6 @@ from warpmpc.qp.kkt_solvers.kkt_engines import KKTSystem
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.types import ADMMSettings, Status
 from warpmpc.symbolic.elimination import eliminate
-from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.program import Program
 from warpmpc.symbolic.safe_ordering import safe_amd
@@ -47,6 +46,11 @@ class LoopKernels(Protocol):
         """Which order nodes and values are in."""
         ...
 
+    @property
+    def soft_nodes(self) -> IntArray:
+        """Nodes that may be soft rows; R has coefficients for each of them, in this order."""
+        ...
+
     def factor(self, K: jax.Array) -> jax.Array:
         """Factors of all tiles."""
         ...
@@ -65,7 +69,7 @@ class LoopKernels(Protocol):
         begin: jax.Array,
         limits: LoopLimits,
     ) -> LoopState:
-        """Iterates from iteration `begin` on; `R` is 1/rho of rows, `numbers` the tolerances."""
+        """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
         ...
 
 
@@ -97,7 +101,9 @@ class KernelLoop:
         matrices = self.program.K_order.size + n_L + n
         # Twice while rho changes; then the vectors of the loop.
         self.values_per_instance = matrices * (2 if settings.adaptive_rho_every else 1) + 9 * n
+        self.values_per_instance += 4 * kernels.soft_nodes.size
         self._order = _Order(self.program, system.kkt.n_vars)
+        self._soft_rows = self.program.node_order[kernels.soft_nodes] - system.kkt.n_vars
         names = ("sigma", "relaxation", "eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")
         self._numbers = np.array([getattr(settings, name) for name in names])
 
@@ -163,8 +169,9 @@ class KernelLoop:
         settings = self._settings
         span = settings.adaptive_rho_every or settings.max_iter
         limits = LoopLimits(settings.check_every, span, settings.max_iter)
-        rows = problem.rho(carry.rho)
-        R = self._order.join(jnp.ones_like(problem.scaled.q), 1 / rows)
+        R = self._order.join(jnp.ones_like(problem.scaled.q), 1 / problem.rho(carry.rho))
+        if self._soft_rows.size:
+            R = jnp.concatenate([R, self._coefficients(problem, carry.rho)], axis=1)
         state = self._kernels.iterate(
             carry.factor,
             R,
@@ -175,6 +182,15 @@ class KernelLoop:
             limits,
         )
         return replace(carry, state=state, iteration=carry.iteration + span)
+
+    def _coefficients(self, problem: ScaledQP, rho: jax.Array) -> jax.Array:
+        """Of the proximal maps, the four numbers of a row side by side."""
+        proximal = problem.projection(rho).proximal
+        assert proximal is not None
+        sides = (proximal.lower, proximal.upper)
+        parts = [part for side in sides for part in (side.quadratic, side.linear)]
+        parts = [part[:, self._soft_rows] for part in parts]
+        return jnp.stack(parts, axis=2).reshape(rho.shape[0], 4 * self._soft_rows.size, LANES)
 
     def _adapt(self, problem: ScaledQP, data: LoopData, carry: _Carry) -> _Carry:
         """New rho where it pays; only tiles with such an instance are factorised again."""
@@ -242,10 +258,11 @@ def staged_loop(
     if code == "unrolled":
         overrides = {name: getattr(staged, name) for name in StagedSettings.OF_UNROLLED}
         given = {name: value for name, value in overrides.items() if value is not None}
-        unrolled = StagedKernels(program, kkt.n_vars, system.dtype, given)
+        soft = _soft_nodes(program, system)
+        unrolled = StagedKernels(program, kkt.n_vars, system.dtype, given, soft)
         return KernelLoop(system, unrolled, settings)
     staged.refuse_unrolled_only()
-    rolled = _rolled(program, kkt, system.dtype)
+    rolled = _rolled(program, system)
     if rolled is None:
         raise PatternError(
             "The stages are too large for the staged engine: the unknowns alive at once do not fit "
@@ -259,17 +276,23 @@ def sparse_loop(system: KKTSystem, settings: ADMMSettings) -> KernelLoop | None:
     pattern = system.kkt.K_pattern
     elimination = eliminate(pattern, safe_amd(system.kkt, system.weak))
     program = Program(elimination, np.arange(pattern.nnz, dtype=np.int32))
-    kernels = _rolled(program, system.kkt, system.dtype)
+    kernels = _rolled(program, system)
     return None if kernels is None else KernelLoop(system, kernels, settings)
 
 
-def _rolled(program: Program, kkt: KKTPattern, dtype: str) -> RolledKernels | None:
-    elimination = program.in_program_order()
+def _rolled(program: Program, system: KKTSystem) -> RolledKernels | None:
+    elimination, n_vars = program.in_program_order(), system.kkt.n_vars
     window = build_window(elimination, SEGMENTS)
-    if not window_fits(window, dtype):
+    if not window_fits(window, system.dtype):
         return None
     schedule = build_schedule(elimination, SEGMENTS, level_scheduling=True, unrolled=True)
-    return RolledKernels(program, schedule, window, kkt.n_vars, dtype)
+    soft = _soft_nodes(program, system)
+    return RolledKernels(program, schedule, window, n_vars, system.dtype, soft)
+
+
+def _soft_nodes(program: Program, system: KKTSystem) -> list[int]:
+    rows = system.kkt.n_vars + system.soft_rows
+    return np.flatnonzero(np.isin(program.node_order, rows)).tolist()
 
 
 def checked_stages(stages: Any, size: int) -> IntArray:

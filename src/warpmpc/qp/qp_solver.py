@@ -19,16 +19,25 @@ import scipy.sparse as sp
 
 from warpmpc._errors import PatternError, ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
-from warpmpc.qp.adjoint import KKTSensitivity, Point, Sensitivity, apply_linear
+from warpmpc.qp.adjoint import KKTSensitivity, Sensitivity, apply_linear
 from warpmpc.qp.adjoint_lsq import LSQSensitivity
 from warpmpc.qp.batches import on_batches, part_size
+from warpmpc.qp.checks import (
+    check_classes,
+    check_kind,
+    check_penalties,
+    check_soft_rows,
+    finite_vectors,
+)
 from warpmpc.qp.conditioning import Equilibration, QPData, ScaledQP, Scaling, row_factors
 from warpmpc.qp.engines import EngineRequest, build_loop, sensitivity_engine
 from warpmpc.qp.kkt_solvers.kkt_engines import KKTSystem
 from warpmpc.qp.products import QPMatrices
+from warpmpc.qp.row_state import Point
+from warpmpc.qp.soft import Penalties, Projection, SoftRows
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.termination import initial_status
-from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, RowClass, Status
+from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
 
@@ -54,6 +63,7 @@ class QPSolver:
         row_classes: Sequence[int] | np.ndarray | None = None,
         stages: Sequence[int] | np.ndarray | None = None,
         staged: StagedSettings | None = None,
+        soft_rows: Sequence[int] | np.ndarray | None = None,
     ):
         """Analyses the patterns; nothing is compiled yet.
 
@@ -72,10 +82,11 @@ class QPSolver:
             stages: Stage of each variable, then of each row of A; rows and cost may couple a stage
                 with its neighbours only.
             staged: Of the staged engine's kernels.
+            soft_rows: Rows of A whose bounds may be violated at the price of `penalties`.
         """
         self.settings, self.dtype = settings or ADMMSettings(), check_dtype(dtype)
-        _check_kind("settings", self.settings, ADMMSettings)
-        _check_kind("staged", staged, StagedSettings)
+        check_kind("settings", self.settings, ADMMSettings)
+        check_kind("staged", staged, StagedSettings)
         P_given, self.A_pattern = SparsePattern.from_scipy(P), SparsePattern.from_scipy(A)
         if P_given.n_rows != P_given.n_cols:
             raise PatternError(f"P must be square, got shape {P_given.shape}.")
@@ -91,14 +102,16 @@ class QPSolver:
         self.n_vars, self.n_cons = kkt.n_vars, self.A_pattern.n_rows
         self._matrices = QPMatrices(upper, P_entries, self._A)
         self._equilibration = Equilibration(upper, P_entries, self._A, P_given.nnz)
+        soft = check_soft_rows(soft_rows, self.n_cons)
+        self._soft = SoftRows(soft, self._A.n_rows) if soft.size else None
         sigma = self.settings.sigma
-        self._system = KKTSystem(kkt, P_entries, self._matrices, sigma, self.dtype)
+        self._system = KKTSystem(kkt, P_entries, self._matrices, sigma, self.dtype, soft)
         if self._n_spare and stages is not None:
             stages = [*stages, *list(stages)[: self._n_spare]]
         request = EngineRequest(self._system, self.settings, stages, staged)
         self.engine, self._loop = build_loop(engine, request)
         self._nominal = None if nominal is None else self._nominal_scaling(nominal)
-        self._row_classes = _check_classes(row_classes, self.n_cons, self._n_spare)
+        self._row_classes = check_classes(row_classes, self.n_cons, self._n_spare, soft)
         self._run = jax.custom_jvp(self._on_batches(self.iterate, self.bytes_per_instance))
         self._run.defjvp(self._iterate_jvp)
         self._solve = jax.jit(self._solve_batch)
@@ -107,6 +120,11 @@ class QPSolver:
     def lanes(self) -> int:
         """Instances per group of the engine's layout ``[groups, rows, lanes]``: 1 or 32."""
         return self._loop.lanes
+
+    @property
+    def matrices(self) -> QPMatrices:
+        """Products with P and A in the engine's layout."""
+        return self._matrices
 
     @property
     def bytes_per_instance(self) -> int:
@@ -118,7 +136,8 @@ class QPSolver:
         """Of so many numbers, copies of the data in tiles, and results."""
         size = self.n_vars + self.n_cons
         data = self.P_pattern.nnz + self.A_pattern.nnz + size + self.n_cons
-        return (values + copies * data + 4 * size) * np.dtype(self.dtype).itemsize
+        soft = 8 * self.n_cons if self._soft else 0
+        return (values + copies * data + soft + 4 * size) * np.dtype(self.dtype).itemsize
 
     def _on_batches(
         self, function: Callable[..., Any], bytes_per_instance: int
@@ -133,7 +152,7 @@ class QPSolver:
         if not self.settings.scaling:
             raise SettingsError("nominal has no effect with scaling=0; leave out one of the two.")
         sizes = (self.P_pattern.nnz, self.n_vars, self.A_pattern.nnz)
-        arrays = _finite_vectors(nominal, sizes, self.dtype)
+        arrays = finite_vectors(nominal, sizes, self.dtype)
         if arrays is None:
             raise ProblemError(
                 "nominal needs finite values of one instance: P_vals "
@@ -148,7 +167,7 @@ class QPSolver:
     @cached_property
     def _sensitivity(self) -> Sensitivity:
         """Built with the first derivative: many programs take none."""
-        patterns = (self._matrices, self.P_pattern, self._A)
+        patterns = (self._matrices, self.P_pattern, self._A, self._soft)
         if self.settings.sensitivity == "lsq":
             if self.dtype == "float32":
                 _LOG.warning("sensitivity lsq in float32 has two to three digits; use float64")
@@ -170,6 +189,7 @@ class QPSolver:
         lower: ArrayLike,
         upper: ArrayLike,
         warm_start: QPWarmStart | None = None,
+        penalties: ArrayLike | None = None,
     ) -> QPSolution:
         """Solves every instance; all arguments have the same leading axes.
 
@@ -180,6 +200,9 @@ class QPSolver:
             lower: Lower bounds, ``[batch, m]``, -inf where there is none.
             upper: Upper bounds, inf where there is none.
             warm_start: `QPSolution.warm_start` of an earlier call, or your own `QPWarmStart`.
+            penalties: Of soft rows, ``[batch, 4, n_soft]``: linear lower, linear upper, quadratic
+                lower, quadratic upper, in the order of `soft_rows`.  A violation e of a side costs
+                ``linear e + quadratic / 2 e^2``; inf keeps the side hard.
         """
         sizes = {
             "P_vals": (P_vals, self.P_pattern.nnz),
@@ -188,7 +211,7 @@ class QPSolver:
             "lower": (lower, self.n_cons),
             "upper": (upper, self.n_cons),
         }
-        _check_kind("warm_start", warm_start, QPWarmStart)
+        check_kind("warm_start", warm_start, QPWarmStart)
         if warm_start is not None:
             sizes["warm_start.x"] = (warm_start.x, self.n_vars)
             sizes["warm_start.s"] = (warm_start.s, self.n_cons)
@@ -196,16 +219,20 @@ class QPSolver:
         arrays = [
             check_array(array, name, size, self.dtype) for name, (array, size) in sizes.items()
         ]
-        leading = {array.shape[:-1] for array in arrays}
+        soft = check_penalties(
+            penalties, 0 if self._soft is None else self._soft.rows.size, self.dtype
+        )
+        leading = {array.shape[:-1] for array in (*arrays, *soft)}
         if len(leading) > 1:
             raise ProblemError(f"All arguments need the same leading axes, got {sorted(leading)}.")
-        return self._solve(*arrays)
+        return self._solve(soft, *arrays)
 
-    def _solve_batch(self, *arrays: jax.Array) -> QPSolution:
+    def _solve_batch(self, soft: list[jax.Array], *arrays: jax.Array) -> QPSolution:
         leading = arrays[0].shape[:-1]
         flat = (array.reshape(math.prod(leading), array.shape[-1]) for array in arrays)
         P, q, A, lower, upper, *start = self._with_spare(*flat) if self._n_spare else flat
-        x, y, objective, rest = self._run(QPData(P, q, A, lower, upper), tuple(start))
+        penalties = (array.reshape(math.prod(leading), array.shape[-1]) for array in soft)
+        x, y, objective, rest = self._run(QPData(P, q, A, lower, upper, *penalties), tuple(start))
         s, *end = rest
         y, s = y[:, : self.n_cons], s[:, : self.n_cons]
         x, y, s = (array.reshape(*leading, array.shape[-1]) for array in (x, y, s))
@@ -238,13 +265,22 @@ class QPSolver:
             return jnp.zeros_like(data.q), zero, zero
         x, s, y = given
         no_s, no_y = (jnp.isnan(rows).all(axis=1, keepdims=True) for rows in (s, y))
-        clipped = jnp.clip(s, data.lower, data.upper)
-        y = jnp.where(no_y, rho * (s - clipped), y)
-        s = jnp.where(no_s, self._matrices.A.product(data.A, x), jnp.where(no_y, clipped, s))
+        penalties = self._penalties(data)
+        proximal = None if penalties is None else penalties.proximal(rho)
+        projected = Projection(data.lower, data.upper, proximal)(s)
+        y = jnp.where(no_y, rho * (s - projected), y)
+        s = jnp.where(no_s, self._matrices.A.product(data.A, x), jnp.where(no_y, projected, s))
         # Not finite is what an instance without a solution leaves behind: it starts afresh.
         known = jnp.isfinite(jnp.concatenate([x, s, y], axis=1)).all(axis=1, keepdims=True)
         x, s, y = (jnp.where(known, array, 0) for array in (x, s, y))
         return x, s, y
+
+    def _penalties(self, data: QPData) -> Penalties | None:
+        if (self._soft is None) != (data.soft is None):
+            raise ProblemError("QPData.soft belongs to soft rows: give both, or neither.")
+        if self._soft is None or data.soft is None:
+            return None
+        return self._soft.penalties(data.soft)
 
     def _scaled(self, data: QPData) -> ScaledQP:
         """The batch with its scaling and rho classes."""
@@ -253,10 +289,14 @@ class QPSolver:
             scaling = self._equilibration.ruiz(data, self._matrices, self.settings.scaling)
             identical = not self.settings.scaling
         scaled = data if identical else self._equilibration.apply(data, scaling)
-        factors, free = row_factors(scaled, self.settings, self._row_classes)
-        return ScaledQP(data, scaled, scaling, factors, free, identical)
+        is_soft = None if self._soft is None else self._soft.is_soft
+        factors, free = row_factors(scaled, self.settings, self._row_classes, is_soft)
+        penalties = self._penalties(data)
+        return ScaledQP(data, scaled, scaling, factors, free, identical, penalties)
 
-    def iterate(self, data: QPData, start: tuple[jax.Array, ...]) -> tuple[Any, ...]:
+    def iterate(
+        self, data: QPData, start: tuple[jax.Array, ...], active: jax.Array | None = None
+    ) -> tuple[Any, ...]:
         """Solves instances that lie in the engine's layout: for outer methods, inside `jax.jit`.
 
         Not differentiable, and no limit on the memory: both belong to `solve`.
@@ -265,6 +305,8 @@ class QPSolver:
             data: Arrays ``[groups, rows, lanes]`` with `lanes` of this solver; the pattern of A
                 must have an entry.
             start: Unscaled x, s and y as in `QPWarmStart`; empty for a cold start.
+            active: Which instances to solve, ``[groups, 1, lanes]``; others do not iterate and are
+                said to be solved.
 
         Returns:
             x, y, objective and (s, status, iterations, primal residual, dual residual); scalars
@@ -273,13 +315,17 @@ class QPSolver:
         problem = self._scaled(data)
         rho = problem.rho(self.settings.rho)
         at = problem.scaled_start(*self._start(data, start, rho))
-        end = self._loop.run(problem, at, initial_status(data))
+        status = initial_status(data)
+        if active is not None:
+            status = jnp.where(active, status, Status.SOLVED).astype(status.dtype)
+        end = self._loop.run(problem, at, status)
         x, s, y = problem.unscaled(end.x, end.v, end.rho)
         hopeless = (end.status == Status.NON_FINITE) | (end.status == Status.INVALID_BOUNDS)
         x, s, y = (jnp.where(hopeless, jnp.nan, array) for array in (x, s, y))
+        objective = end.objective + problem.penalty(end.v, end.rho)
         primal, dual, objective = (
             jnp.where(hopeless, jnp.nan, scalar)
-            for scalar in (end.residuals.primal, end.residuals.dual, end.objective)
+            for scalar in (end.residuals.primal, end.residuals.dual, objective)
         )
         return x, y, objective, (s, end.status, end.iterations, primal, dual)
 
@@ -293,7 +339,8 @@ class QPSolver:
         data, start = primals
         x, y, objective, rest = self._run(data, start)
         valid = self._differentiable(rest[1])
-        point = Point(data, jnp.where(valid, x, 0), jnp.where(valid, y, 0), valid)
+        x_there, y_there, s_there = (jnp.where(valid, array, 0) for array in (x, y, rest[0]))
+        point = Point(data, x_there, y_there, valid, None if self._soft is None else s_there)
         changes = apply_linear(*self._derivatives, point, tangents[0])
         return (x, y, objective, rest), (*changes, jax.tree.map(_no_tangent, rest))
 
@@ -301,22 +348,6 @@ class QPSolver:
         """Solved; or iterated as often as the caller fixed beforehand."""
         solved = status == Status.SOLVED
         return solved if self.settings.check_every else solved | (status == Status.MAX_ITER)
-
-
-def _check_kind(name: str, given: Any, kind: type) -> None:
-    if given is not None and not isinstance(given, kind):
-        raise SettingsError(f"{name} must be {kind.__name__}, got {type(given).__name__}.")
-
-
-def _finite_vectors(given: Any, sizes: tuple[int, ...], dtype: str) -> list[np.ndarray] | None:
-    """Vectors of these sizes; None if they are anything else."""
-    try:
-        arrays = [np.asarray(values, dtype=dtype) for values in given]
-    except (TypeError, ValueError):
-        return None
-    shapes = [array.shape for array in arrays]
-    fine = shapes == [(size,) for size in sizes] and all(np.isfinite(a).all() for a in arrays)
-    return arrays if fine else None
 
 
 def _no_tangent(array: jax.Array) -> Any:
@@ -332,23 +363,3 @@ def _with_entries(A: SparsePattern) -> SparsePattern:
     if A.nnz:
         return A
     return SparsePattern.from_coo(np.array([A.n_rows]), np.array([0]), (A.n_rows + 1, A.n_cols))
-
-
-def _check_classes(
-    given: Sequence[int] | np.ndarray | None, n_cons: int, n_spare: int
-) -> np.ndarray | None:
-    if given is None:
-        return None
-    classes = np.asarray(given)
-    if classes.shape != (n_cons,) or (n_cons and classes.dtype.kind not in "iu"):
-        raise ProblemError(
-            f"row_classes must be one RowClass per row of A: {n_cons} integers; got shape "
-            f"{classes.shape}, dtype {classes.dtype}."
-        )
-    wrong = np.flatnonzero(~np.isin(classes, list(RowClass)))
-    if wrong.size:
-        raise ProblemError(
-            f"row_classes[{wrong[0]}] is {classes[wrong[0]]}; use RowClass.EQUALITY, "
-            "RowClass.INEQUALITY or RowClass.FREE."
-        )
-    return np.append(classes, np.full(n_spare, RowClass.FREE))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from warpmpc.qp.conditioning import INFINITY, QPData, Residuals
+from warpmpc.qp.conditioning import QPData, Residuals
 from warpmpc.qp.products import QPMatrices, total
-from warpmpc.qp.types import ADMMSettings, Status
+from warpmpc.qp.soft import Penalties
+from warpmpc.qp.types import INFINITY, ADMMSettings, Status
 
 
 def norm(array: jax.Array) -> jax.Array:
@@ -40,11 +41,18 @@ def is_solved(r: Residuals, settings: ADMMSettings) -> jax.Array:
 
 
 def is_primal_infeasible(
-    data: QPData, matrices: QPMatrices, dy: jax.Array, settings: ADMMSettings
+    data: QPData,
+    matrices: QPMatrices,
+    dy: jax.Array,
+    settings: ADMMSettings,
+    penalties: Penalties | None = None,
 ) -> jax.Array:
-    """Whether the change of y certifies that no x satisfies the rows."""
+    """Whether the change of y certifies that no x satisfies the hard rows."""
     # Only directions that absent bounds allow can be part of a certificate.
     no_upper, no_lower = data.upper > INFINITY, data.lower < -INFINITY
+    if penalties is not None:
+        # A soft side can always give way: its multiplier is limited, or costs more than it gains.
+        no_upper, no_lower = no_upper | penalties.upper.soft, no_lower | penalties.lower.soft
     dy = jnp.where(no_upper, jnp.minimum(dy, 0), dy)
     dy = jnp.where(no_lower, jnp.maximum(dy, 0), dy)
     size = norm(dy)
@@ -56,34 +64,49 @@ def is_primal_infeasible(
 
 
 def is_dual_infeasible(
-    data: QPData, matrices: QPMatrices, dx: jax.Array, settings: ADMMSettings
+    data: QPData,
+    matrices: QPMatrices,
+    dx: jax.Array,
+    settings: ADMMSettings,
+    penalties: Penalties | None = None,
 ) -> jax.Array:
-    """Whether the change of x certifies that the cost is unbounded below."""
+    """Whether the change of x certifies that the cost is unbounded below.
+
+    Along dx a bound must not be left, unless its side has a linear penalty only: then leaving it
+    costs its slope for ever, and the linear cost must outweigh that.  A quadratic penalty grows
+    beyond every linear cost and stops dx like a hard bound.
+    """
     size = norm(dx)
     limit = settings.eps_dual_inf * size
-    descent = total(data.q * dx) < 0
+    change = total(data.q * dx)
     flat = norm(matrices.P.product(data.P, dx)) <= limit
     Adx = matrices.A.product(data.A, dx)
-    rises = (Adx > limit) & (data.upper < INFINITY)
-    falls = (Adx < -limit) & (data.lower > -INFINITY)
-    stays = ~(rises | falls).any(axis=1, keepdims=True)
-    return (size > settings.eps_dual_inf) & descent & flat & stays
+    has_upper, has_lower = data.upper < INFINITY, data.lower > -INFINITY
+    if penalties is not None:
+        lower, upper = penalties.lower, penalties.upper
+        rate = jnp.where(Adx > 0, has_upper * upper.slope, -(has_lower * lower.slope))
+        change = change + total(rate * Adx)
+        has_upper &= ~upper.soft | (upper.quadratic > 0)
+        has_lower &= ~lower.soft | (lower.quadratic > 0)
+    stays = ~(((Adx > limit) & has_upper) | ((Adx < -limit) & has_lower)).any(axis=1, keepdims=True)
+    return (size > settings.eps_dual_inf) & (change < 0) & flat & stays
 
 
 def bad_bounds(data: QPData) -> jax.Array:
-    """Whether some row of an instance has lower > upper, or a bound no number can satisfy."""
+    """Whether an instance has lower > upper, a bound no number can satisfy, a negative penalty."""
     crossed = data.lower > data.upper
     unreachable = (data.lower > INFINITY) | (data.upper < -INFINITY)
-    return (crossed | unreachable).any(axis=1, keepdims=True)
+    bad = (crossed | unreachable).any(axis=1, keepdims=True)
+    return bad if data.soft is None else bad | (data.soft < 0).any(axis=1, keepdims=True)
 
 
 def initial_status(data: QPData) -> jax.Array:
     """Status before the first iteration: instances that must not be iterated are marked."""
     values = (data.P, data.q, data.A)
     finite = [jnp.isfinite(v).all(axis=1, keepdims=True) for v in values]
-    nan = jnp.isnan(data.lower).any(axis=1, keepdims=True) | jnp.isnan(data.upper).any(
-        axis=1, keepdims=True
-    )
-    broken = ~(finite[0] & finite[1] & finite[2]) | nan
+    broken = ~(finite[0] & finite[1] & finite[2])
+    for limits in (data.lower, data.upper, data.soft):
+        if limits is not None:
+            broken |= jnp.isnan(limits).any(axis=1, keepdims=True)
     status = jnp.where(bad_bounds(data), Status.INVALID_BOUNDS, Status.MAX_ITER)
     return jnp.where(broken, Status.NON_FINITE, status).astype(jnp.int32)

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from warpmpc._errors import SettingsError
 from warpmpc._types import ArrayLike
 
+INFINITY = 1e20  # bounds beyond it are absent, sides with penalties beyond it are hard
+
 
 class Status(IntEnum):
     """Outcome of a solve, per instance."""
@@ -140,6 +142,7 @@ class QPWarmStart:
     def from_xv(cls, x: ArrayLike, v: ArrayLike) -> QPWarmStart:
         """From a point and v = s + y / rho: s becomes v clipped to the bounds, y = rho (v - s).
 
+        A soft row gives way beyond its bounds as its penalty says.
         Rho is that of the row before any adaptation: `ADMMSettings.rho`, times `rho_equality` for
         equalities, 1e-6 for free rows.
         """
@@ -159,10 +162,11 @@ class QPSolution:
         x: Minimisers.
         y: Multipliers of the rows, positive at upper bounds.  For infeasible instances x and y hold
             the last iterate.
-        objective: Half x'Px + q'x.
+        objective: Half x'Px + q'x, and the penalties of soft rows.
         status: `Status` per instance.
         iterations: Iterations until termination.
-        primal_residual: Largest violation of A x = s, unscaled.
+        primal_residual: Largest violation of A x = s, unscaled; s of a soft row may lie beyond its
+            bounds.
         dual_residual: Largest entry of P x + q + A'y, unscaled.
         warm_start: For the next call.
     """

@@ -35,6 +35,7 @@ class KKTSystem:
         matrices: Products with P and A.
         sigma: Regularisation.
         dtype: "float32" or "float64".
+        soft_rows: Rows of A that are soft.
     """
 
     kkt: KKTPattern
@@ -42,6 +43,7 @@ class KKTSystem:
     matrices: QPMatrices
     sigma: float
     dtype: str
+    soft_rows: IntArray
 
     @property
     def weak(self) -> IntArray:
