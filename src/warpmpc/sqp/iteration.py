@@ -6,7 +6,7 @@ Linearise, solve the QP, test the optimality conditions, search along the direct
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -61,9 +61,16 @@ class Direction:
 
     @property
     def usable(self) -> jax.Array:
-        """Solved, or iterated as often as allowed."""
-        finite = jnp.isfinite(self.state.d).all(axis=1, keepdims=True)
-        return ((self.status == Status.SOLVED) | (self.status == Status.MAX_ITER)) & finite
+        """Whether it is a direction at all.
+
+        That of a QP without solution is: it leads to where the linearised rows are least violated.
+        """
+        return jnp.isfinite(self.state.d).all(axis=1, keepdims=True)
+
+    @property
+    def infeasible(self) -> jax.Array:
+        """Whether the QP has no solution."""
+        return (self.status != Status.SOLVED) & (self.status != Status.MAX_ITER)
 
 
 class SQPIteration:
@@ -159,12 +166,15 @@ class SQPIteration:
         found = self.direction(data, now.qp, active)
         usable = found.usable
         state = jax.tree.map(lambda a: jnp.where(usable, a, 0), found.state)
+        # Multipliers of a QP without solution grow without bound.
+        state = replace(state, y=jnp.where(found.infeasible, 0, state.y))
         trial, all_points = self._trial(now.z, state, data, p)
         choice = choose(trial, self.settings)
         kkt = self._kkt_residual(data, state)
         still = norm(state.d) <= self._tol["tol_step"] * jnp.maximum(1, norm(now.z))
         feasible = trial.here.worst <= self._tol["tol_violation"]
-        converged = usable & still & feasible & (kkt <= self._tol["tol_kkt"])
+        solved = usable & ~found.infeasible
+        converged = solved & still & feasible & (kkt <= self._tol["tol_kkt"])
         moves = usable & (~converged | always)
         position = jnp.where(moves & (choice.alpha > 0), choice.index + 1, 0)
         alpha = jnp.where(position > 0, choice.alpha, 0)
@@ -235,11 +245,10 @@ class SQPIteration:
 
 def _status(found: Direction, converged: jax.Array, choice: Choice) -> jax.Array:
     """The worst that happened."""
-    failed = jnp.where(choice.accepted, MPCStatus.MAX_ITER, MPCStatus.LINE_SEARCH_FAILED)
-    status = jnp.where(converged, MPCStatus.CONVERGED, failed)
-    broken = (found.status == Status.NON_FINITE) | ~jnp.isfinite(found.primal + found.dual)
-    unsolvable = jnp.where(broken, MPCStatus.NON_FINITE, MPCStatus.QP_INFEASIBLE)
-    return jnp.where(found.usable, status, unsolvable).astype(jnp.int32)
+    reason = jnp.where(found.infeasible, MPCStatus.QP_INFEASIBLE, MPCStatus.LINE_SEARCH_FAILED)
+    status = jnp.where(choice.accepted, MPCStatus.MAX_ITER, reason)
+    status = jnp.where(converged, MPCStatus.CONVERGED, status)
+    return jnp.where(found.usable, status, MPCStatus.NON_FINITE).astype(jnp.int32)
 
 
 def _penalty(

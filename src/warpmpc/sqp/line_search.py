@@ -57,7 +57,8 @@ def filter_accepts(trial: Trial, steps: jax.Array, settings: SQPSettings) -> jax
     theta_0, theta_i = theta(trial.here, settings), theta(trial.there, settings)
     cost_0, cost_i = _with_slack(trial.here.cost, settings), trial.there.cost
     less_violated = theta_i < (1 - s.gamma) * theta_0
-    near = (theta_i < s.theta_min) & (theta_0 < s.theta_min) & (trial.slope < 0)
+    theta_min = settings.theta_min
+    near = (theta_i < theta_min) & (theta_0 < theta_min) & (trial.slope < 0)
     armijo = cost_i < cost_0 + s.armijo * trial.slope
     either = (cost_i < cost_0 - s.gamma * theta_0) | less_violated
     return jnp.where(theta_i > s.theta_max, less_violated, jnp.where(near, armijo, either))

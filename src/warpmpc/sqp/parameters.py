@@ -26,6 +26,8 @@ class ParameterPacker:
     def __init__(self, problem: MPCProblem, dtype: str):
         """Reads names and defaults."""
         self._problem, self._dtype = problem, dtype
+        # One program instead of many small ones: the first call would compile each of them.
+        self._assembled = jax.jit(self._assemble, static_argnames=("names", "leading"))
 
     def __call__(self, x0: ArrayLike | None, params: Params) -> jax.Array:
         """The parameter vectors.
@@ -35,17 +37,20 @@ class ParameterPacker:
             params: By name, or all of them but x0 as ``[..., n]``; None: defaults.
         """
         if isinstance(params, Mapping):
-            return self._by_name(x0, dict(params))
+            given = dict(params)
+            if "x0" in given and "x0" not in self._problem.param_names:
+                if x0 is not None:
+                    raise ProblemError('x0 is given twice: as an argument and in params["x0"].')
+                x0 = given.pop("x0")
+            return self._by_name(self._x0(x0), given)
         head = self._x0(x0)
-        rest = self._problem.n_params - self._problem.n_x0
         if params is None:
-            self._refuse_missing(np.array([], dtype=int))
-            tail = jnp.asarray(self._problem.defaults[self._problem.n_x0 :], dtype=self._dtype)
-        else:
-            tail = check_array(params, "params", rest, self._dtype)
-        leading = _common([("x0", head, 1), ("params", tail, 1)])
-        parts = [jnp.broadcast_to(a, (*leading, a.shape[-1])) for a in (head, tail)]
-        return jnp.concatenate(parts, axis=-1)
+            return self._by_name(head, {})
+        rest = check_array(
+            params, "params", self._problem.n_params - self._problem.n_x0, self._dtype
+        )
+        leading = _common([("x0", head, 1), ("params", rest, 1)])
+        return self._assembled(head, [rest], names=None, leading=leading)
 
     def _x0(self, x0: ArrayLike | None) -> jax.Array:
         if x0 is None:
@@ -56,13 +61,8 @@ class ParameterPacker:
             return jnp.zeros(0, dtype=self._dtype)
         return check_array(x0, "x0", self._problem.n_x0, self._dtype)
 
-    def _by_name(self, x0: ArrayLike | None, params: dict[str, Any]) -> jax.Array:
+    def _by_name(self, head: jax.Array, params: dict[str, Any]) -> jax.Array:
         problem = self._problem
-        if "x0" in params and "x0" not in problem.param_names:
-            if x0 is not None:
-                raise ProblemError('x0 is given twice: as an argument and in params["x0"].')
-            x0 = params.pop("x0")
-        head = self._x0(x0)
         unknown = sorted(set(params) - set(problem.param_names))
         if unknown:
             raise ProblemError(
@@ -76,12 +76,24 @@ class ParameterPacker:
         values = [self._value(name, params[name]) for name in params]
         named = [("x0", head, 1)]
         named += [(n, v, r.ndim) for n, v, r in zip(params, values, rows, strict=True)]
-        leading = _common(named)
-        defaults = jnp.asarray(problem.defaults, dtype=self._dtype)
-        vector = jnp.broadcast_to(defaults, (*leading, problem.n_params))
+        return self._assembled(head, values, names=tuple(params), leading=_common(named))
+
+    def _assemble(
+        self,
+        head: jax.Array,
+        values: list[jax.Array],
+        names: tuple[str, ...] | None,
+        leading: tuple[int, ...],
+    ) -> jax.Array:
+        """The vectors; without names there is one array of all parameters but x0."""
+        problem = self._problem
+        vector = jnp.asarray(problem.defaults, dtype=self._dtype)
+        vector = jnp.broadcast_to(vector, (*leading, problem.n_params))
         vector = vector.at[..., : problem.n_x0].set(head)
-        for value, at in zip(values, rows, strict=True):
-            vector = vector.at[..., at].set(value)
+        if names is None:
+            return vector.at[..., problem.n_x0 :].set(values[0])
+        for name, value in zip(names, values, strict=True):
+            vector = vector.at[..., problem.param_names[name]].set(value)
         return vector
 
     def _value(self, name: str, value: Any) -> jax.Array:

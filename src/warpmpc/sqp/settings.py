@@ -26,7 +26,9 @@ class LineSearchSettings:
         step_min: No step length below it is tried.
         scale: Factor of the violation theta = scale * |violations|_2.
         theta_max: Above it only a smaller violation counts.
-        theta_min: Below it, before and after the step, only the cost counts (Armijo).
+        theta_min: Below it, before and after the step, only the cost counts (Armijo).  None: 1e-3
+            with a fixed number of iterations, as published, 1e-6 otherwise: small violations must
+            be allowed to vanish at the price of a higher cost.
         gamma: Margin by which cost or violation must fall.
         armijo: Share of the predicted decrease that the cost must reach; of the merit function in
             "merit".
@@ -41,10 +43,10 @@ class LineSearchSettings:
 
     kind: Literal["filter", "merit", "full"] = "filter"
     decay: float = 0.5
-    step_min: float = 0.01
+    step_min: float = 1e-3
     scale: float = 0.1
     theta_max: float = 1e-1
-    theta_min: float = 1e-3
+    theta_min: float | None = None
     gamma: float = 1e-3
     armijo: float = 1e-4
     merit_margin: float = 1.5
@@ -57,8 +59,10 @@ class LineSearchSettings:
         for name in ("decay", "gamma", "armijo"):
             check_real(self, name, "a number between 0 and 1", lambda v: 0 < v < 1)
         check_real(self, "step_min", "a number above 0, at most 1", lambda v: 0 < v <= 1)
-        for name in ("scale", "theta_max", "theta_min"):
+        for name in ("scale", "theta_max"):
             check_real(self, name, "a positive finite number", lambda v: v > 0)
+        if self.theta_min is not None:
+            check_real(self, "theta_min", "a positive finite number, or None", lambda v: v > 0)
         check_real(self, "merit_margin", "a finite number, at least 1", lambda v: v >= 1)
         if self.rounding is not None:
             check_real(self, "rounding", "a finite number, at least 0, or None", lambda v: v >= 0)
@@ -143,6 +147,11 @@ class SQPSettings:
     def fallback(self) -> str:
         """What happens if no step length is acceptable."""
         return self.line_search.fallback or ("stay" if self.converges else "smallest")
+
+    @property
+    def theta_min(self) -> float:
+        """Below it only the cost counts."""
+        return self.line_search.theta_min or (1e-6 if self.converges else 1e-3)
 
     @property
     def restarts_qp(self) -> bool:

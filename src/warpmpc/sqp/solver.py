@@ -83,7 +83,7 @@ class MPCSolver:
         self.engine = self.qp.engine
         self._iteration = SQPIteration(self.programs, self.qp, self.settings)
         self._pack = ParameterPacker(self.problem, self.dtype)
-        self._guess = Guess(self.problem, self.dtype)
+        self._guess = jax.jit(Guess(self.problem, self.dtype))
         self._shift = Shift(self.problem)
         self._layout = TrajectoryLayout(self.problem)
         self._solve_run = self._differentiable(
@@ -189,7 +189,7 @@ class MPCSolver:
 
     def cold_start(self, z: jax.Array) -> MPCWarmStart:
         """A warm start from a trajectory alone."""
-        rows = jnp.zeros((*z.shape[:-1], self.problem.n_cons), dtype=z.dtype)
+        rows = jnp.zeros((*z.shape[:-1], self.problem.n_cons), dtype=self.dtype)
         return MPCWarmStart(z, QPState(jnp.zeros_like(z), rows, rows))
 
     def solve(
