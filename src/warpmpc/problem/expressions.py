@@ -214,29 +214,24 @@ def _offences(expressions: Iterable[ca.SX]) -> Iterator[str]:
     outputs = list(expressions)
     arguments = ca.symvar(ca.vertcat(ca.SX(0, 1), *(ca.vec(e) for e in outputs)))
     function = ca.Function("checked", arguments, outputs)
-    for code, _, _, constant in instructions(function):
-        if code not in TRANSLATED:
-            name = _NAME_OF_CODE.get(code, str(code))
-            yield _REPLACEMENT.get(
-                name,
-                f"the CasADi operation {name.lower()}, which cannot be translated; write it with "
-                "elementary operations",
-            )
-        elif constant != constant:
-            yield "the constant NaN; check the numbers it is made of (log of a negative, inf - inf)"
-
-
-Instruction: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], float]
-
-
-def instructions(function: ca.Function) -> Iterator[Instruction]:
-    """The straight-line program of an SX function: code, inputs, outputs, constant (or 0)."""
-    for i in range(function.n_instructions()):
-        code = function.instruction_id(i)
-        constant = function.instruction_constant(i) if code == ca.OP_CONST else 0.0
-        yield (
-            code,
-            tuple(function.instruction_input(i)),
-            tuple(function.instruction_output(i)),
-            constant,
+    codes = operation_codes(function)
+    for code in sorted(set(codes) - TRANSLATED):
+        name = _NAME_OF_CODE.get(code, str(code))
+        yield _REPLACEMENT.get(
+            name,
+            f"the CasADi operation {name.lower()}, which cannot be translated; write it with "
+            "elementary operations",
         )
+    if np.any(np.isnan(program_constants(function, codes))):
+        yield "the constant NaN; check the numbers it is made of (log of a negative, inf - inf)"
+
+
+def operation_codes(function: ca.Function) -> list[int]:
+    """Operations of the straight-line program of an SX function, in order."""
+    return [function.instruction_id(i) for i in range(function.n_instructions())]
+
+
+def program_constants(function: ca.Function, codes: Sequence[int]) -> np.ndarray:
+    """Constants of the program, in order."""
+    places = [i for i, code in enumerate(codes) if code == ca.OP_CONST]
+    return np.array([function.instruction_constant(i) for i in places], dtype=np.float64)

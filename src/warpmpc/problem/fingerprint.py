@@ -34,12 +34,17 @@ def function_digest(function: ca.Function) -> str:
 
     The program depends on how an expression was built, not on the identity of its symbols.
     """
-    sizes = [
-        *(function.size_in(i) for i in range(function.n_in())),
-        *(function.size_out(i) for i in range(function.n_out())),
-        *(function.sparsity_out(i).get_triplet() for i in range(function.n_out())),
-    ]
-    return digest([repr(sizes), *(repr(step) for step in ex.instructions(function))])
+    shapes = [function.size_in(i) for i in range(function.n_in())]
+    patterns = [function.sparsity_out(i).get_triplet() for i in range(function.n_out())]
+    sizes = [function.size_out(i) for i in range(function.n_out())]
+    codes = ex.operation_codes(function)
+    # How many operands an operation has follows from its code, so they need no separators.
+    operands: list[int] = []
+    for i in range(len(codes)):
+        operands += function.instruction_input(i)
+        operands += function.instruction_output(i)
+    program = (np.array(codes), np.array(operands), ex.program_constants(function, codes))
+    return digest([repr((shapes, sizes, patterns)), *(array_digest(part) for part in program)])
 
 
 def stage_digest(stage: Stage, x0: ca.SX, shared: ca.SX) -> str:
@@ -51,7 +56,8 @@ def stage_digest(stage: Stage, x0: ca.SX, shared: ca.SX) -> str:
 
 def array_digest(array: np.ndarray) -> str:
     """Digest of shape, type and values."""
-    return digest([str(array.shape), array.dtype.str, array.tobytes().hex()])
+    content = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return digest([str(array.shape), array.dtype.str, content])
 
 
 def digest(parts: Iterable[str]) -> str:
