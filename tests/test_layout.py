@@ -46,6 +46,8 @@ def test_every_folder_is_a_package(path):
         ("viz/a.py", "from warpmpc.cli import main"),
         ("bench/a.py", "from warpmpc.cli import main"),
         ("systems/a.py", "from warpmpc.symbolic.pattern import SparsePattern"),
+        ("systems/a.py", "from warpmpc.codegen.emit_jax import jax_function"),
+        ("sqp/a.py", "from warpmpc.systems import cartpole"),
         ("_errors.py", "from warpmpc.symbolic import pattern"),
         ("__init__.py", "from warpmpc.viz import plot_pattern"),
         ("newlayer/a.py", ""),
@@ -67,6 +69,10 @@ def test_planted_violation_is_found(path, source):
         ("qp/kkt_solvers/a.py", "from ..types import QPData\nfrom warpmpc.kernels import ffi"),
         ("kernels/ffi.py", "import warp as wp\nfrom warpmpc._errors import CodegenError"),
         ("systems/a.py", "from warpmpc.problem.stage import Stage\nimport casadi"),
+        (
+            "systems/a.py",
+            "from warpmpc.qp.types import ADMMSettings\nimport warpmpc.sqp.settings",
+        ),
         (
             "cli/info.py",
             "from warpmpc.viz import plot_pattern\nimport warpmpc\nimport warpmpc.bench",
