@@ -20,30 +20,51 @@ from warpmpc._errors import (
     WarpMPCError,
 )
 from warpmpc._types import FactorStatus
+from warpmpc.problem.from_jax import from_jax
+from warpmpc.problem.mpc_problem import MPCProblem, StageGroup
+from warpmpc.problem.ocp import OCP
+from warpmpc.problem.stage import Soft, Stage
 from warpmpc.qp.kkt_solvers.base import LDLSettings
 from warpmpc.qp.ldl_solver import LDLFactor, LDLSolver
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, RowClass, Status
+from warpmpc.sqp.settings import LineSearchSettings, SQPSettings
+from warpmpc.sqp.solver import MPCSolver
+from warpmpc.sqp.types import MPCStatus, MPCWarmStart, QPState, Solution, StepResult
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "OCP",
     "ADMMSettings",
     "CodegenError",
     "FactorStatus",
     "LDLFactor",
     "LDLSettings",
     "LDLSolver",
+    "LineSearchSettings",
+    "MPCProblem",
+    "MPCSolver",
+    "MPCStatus",
+    "MPCWarmStart",
     "PatternError",
     "ProblemError",
     "QPSolution",
     "QPSolver",
+    "QPState",
     "QPWarmStart",
     "RowClass",
+    "SQPSettings",
     "SettingsError",
+    "Soft",
+    "Solution",
+    "Stage",
+    "StageGroup",
     "StagedSettings",
     "Status",
+    "StepResult",
     "WarpMPCError",
     "__version__",
+    "from_jax",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -165,19 +166,31 @@ class QPSolver:
         return self._equilibration.ruiz(data, self._matrices, self.settings.scaling)
 
     @cached_property
-    def _sensitivity(self) -> Sensitivity:
-        """Built with the first derivative: many programs take none."""
-        patterns = (self._matrices, self.P_pattern, self._A, self._soft)
+    def sensitivity(self) -> Sensitivity:
+        """Derivatives of solutions, in the engine's layout; built with the first use."""
+        return self._sensitivity(self._system, self.P_pattern)
+
+    def sensitivity_of(self, P: SparsePattern) -> Sensitivity:
+        """The same for QPs with the same rows and another Hessian, given by its upper triangle."""
+        entries = np.arange(P.nnz, dtype=np.int32)
+        matrices = QPMatrices(P, entries, self._A)
+        system = replace(
+            self._system, kkt=build_kkt(P, self._A), P_entries=entries, matrices=matrices
+        )
+        return self._sensitivity(system, P)
+
+    def _sensitivity(self, system: KKTSystem, P: SparsePattern) -> Sensitivity:
+        patterns = (system.matrices, P, self._A, self._soft)
         if self.settings.sensitivity == "lsq":
             if self.dtype == "float32":
                 _LOG.warning("sensitivity lsq in float32 has two to three digits; use float64")
             return LSQSensitivity(*patterns, self.lanes, self.dtype)
-        return KKTSensitivity(sensitivity_engine(self.engine, self._system), *patterns, self.dtype)
+        return KKTSensitivity(sensitivity_engine(self.engine, system), *patterns, self.dtype)
 
     @cached_property
     def _derivatives(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Forward and reverse mode on batches."""
-        found = self._sensitivity
+        found = self.sensitivity
         needed = self._bytes(found.values_per_instance, copies=3)
         return self._on_batches(found.forward, needed), self._on_batches(found.reverse, needed)
 

@@ -17,9 +17,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from warpmpc.qp.adjoint import Point, Sensitivity
+from warpmpc.kernels.tiles import LANES
+from warpmpc.qp.adjoint import Sensitivity
 from warpmpc.qp.conditioning import QPData
 from warpmpc.qp.qp_solver import QPSolver
+from warpmpc.qp.row_state import Point
 from warpmpc.sqp.iteration import Iterate, regrouped
 from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import StagePrograms
@@ -62,7 +64,8 @@ class StepSensitivity:
         z_bar = z_bar + cost_bar * of_z
         data = programs.linearize(start.z, p, start.qp.y)
         point = Point(data, d, y, valid, None if data.soft is None else s)
-        bars_of_qp = _reverse(self._qp, point, alpha * z_bar, y_bar)
+        found = (alpha * z_bar, y_bar)
+        bars_of_qp = _reverse(self._qp.sensitivity, self._qp.lanes, point, found)
         more_z, more_p = programs.pull_back(start.z, p, start.qp.y, bars_of_qp)
         z_back = jnp.where(valid, z_bar + more_z, 0)
         p_back = jnp.where(valid, cost_bar * of_p + more_p, 0)
@@ -86,11 +89,11 @@ class SolveSensitivity:
         return found.z, found.qp.y, found.status
 
     @cached_property
-    def _exact(self) -> tuple[StagePrograms, QPSolver]:
-        """Stage functions with the exact Hessian, and the linear algebra for its pattern."""
+    def _exact(self) -> tuple[StagePrograms, Sensitivity]:
+        """Stage functions with the exact Hessian, and the sensitivity of QPs that have it."""
         rule = HessianRule(kind="exact", convexify="none")
         programs = StagePrograms(self._programs.problem, rule, self._programs.dtype)
-        return programs, self._qp.with_hessian(programs.assembly.P_pattern)
+        return programs, self._qp.sensitivity_of(programs.assembly.P_pattern)
 
     def reverse(
         self, p: jax.Array, start: MPCWarmStart, kept: Arrays, bars: Arrays
@@ -98,14 +101,14 @@ class SolveSensitivity:
         """Cotangents of the parameters; those of the start are zero."""
         z, y, status = kept
         z_bar, y_bar, cost_bar = bars
-        programs, qp = self._exact
+        programs, sensitivity = self._exact
         valid = self._valid(status)
         of_z, of_p = programs.cost_pull_back(z, p)
         z_bar = z_bar + cost_bar * of_z
         data = programs.linearize(z, p, y)
         at_rest = None if data.soft is None else jnp.zeros_like(y)
         point = Point(data, jnp.zeros_like(z), y, valid, at_rest)
-        bars_of_qp = _reverse(qp, point, z_bar, y_bar)
+        bars_of_qp = _reverse(sensitivity, self._qp.lanes, point, (z_bar, y_bar))
         more = programs.pull_back_params(z, p, y, bars_of_qp)
         p_back = jnp.where(valid, cost_bar * of_p + more, 0)
         return p_back, jax.tree.map(jnp.zeros_like, start)
@@ -118,13 +121,10 @@ class SolveSensitivity:
 
 
 def _reverse(
-    qp: QPSolver, point: Point, x_bar: jax.Array, y_bar: jax.Array
+    sensitivity: Sensitivity, lanes: int, point: Point, bars: tuple[jax.Array, jax.Array]
 ) -> dict[str, jax.Array]:
-    """Cotangents of the data of a QP, in tiles."""
-    sensitivity: Sensitivity = qp.sensitivity
-    nothing = jnp.zeros_like(x_bar[:, :1])
-    lanes = qp.lanes
-    into = jax.tree.map(lambda a: regrouped(a, lanes), (point, x_bar, y_bar, nothing))
-    bars: QPData = sensitivity.reverse(*into)
-    tiles = jax.tree.map(lambda a: regrouped(a, x_bar.shape[2]), bars)
+    """Cotangents of the data of a QP from those of its x and y, in tiles."""
+    at, x_bar, y_bar = jax.tree.map(lambda a: regrouped(a, lanes), (point, *bars))
+    found: QPData = sensitivity.reverse(at, x_bar, y_bar, jnp.zeros_like(x_bar[:, :1]))
+    tiles = jax.tree.map(lambda a: regrouped(a, LANES), found)
     return {name: getattr(tiles, name) for name in ("P", "q", "A", "lower", "upper", "soft")}

@@ -53,28 +53,13 @@ class TrajectoryLayout:
 
     def __init__(self, problem: MPCProblem):
         """Reads the names of a problem."""
-        self.names = problem.names
-        sizes = [stage.n_x for stage in problem.stages]
-        self.x_rows = self.u_rows = None
-        if None not in sizes and len(set(sizes)) == 1:
-            n_x, begin = int(sizes[0] or 0), problem.z_offset[:-1, None]
-            self.x_rows = begin + np.arange(n_x)
-            inputs = problem.names.get("u")
-            self.u_rows = inputs if inputs is not None else _inputs(problem, n_x)
+        self.names, self.x_rows, self.u_rows = problem.names, problem.x_rows, problem.u_rows
 
     def rows(self, name: str) -> np.ndarray:
         """Rows of a named variable, ``[nodes, size]``."""
         if name not in self.names:
             raise ProblemError(f"No variable is named {name!r}; there are {sorted(self.names)}.")
         return self.names[name]
-
-
-def _inputs(problem: MPCProblem, n_x: int) -> np.ndarray | None:
-    """Rows of what is not a state, where it is of one size at all nodes but the last."""
-    sizes = np.diff(problem.z_offset)[:-1] - n_x
-    if not sizes.size or len(set(sizes.tolist())) != 1:
-        return None
-    return problem.z_offset[:-2, None] + n_x + np.arange(sizes[0])
 
 
 @jax.tree_util.register_dataclass
