@@ -1,0 +1,1 @@
+"""Closed loops: solvers and simulated systems in batches on the device."""

@@ -1,0 +1,181 @@
+"""`rollout`: a solver in closed loop with a simulated system, for a whole batch at once.
+
+Checks what a caller can get wrong, and runs the steps as one program or, for a progress bar, in
+equal parts.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from warpmpc._errors import ProblemError, SettingsError
+from warpmpc._types import ArrayLike, check_array
+from warpmpc.sim.closed_loop import ClosedLoop, Function, LoopState, run, taken
+from warpmpc.sim.progress import ProgressBar, Report, chunk_length
+from warpmpc.sim.types import Controller, Rollout
+from warpmpc.sqp.types import MPCWarmStart
+
+METHODS = ("solve", "step")
+# How functions of the caller are called: arguments by position, then those that they may name.
+ARGUMENTS = {
+    "simulate": (2, ("t", "key", "plant")),
+    "params": (1, ("x",)),
+    "disturbance": (0, ("key", "x", "u", "t")),
+    "resets": (1, ("t", "key")),
+}
+
+
+def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments are optional)
+    solver: Controller,
+    simulate: Function,
+    x0: ArrayLike,
+    steps: int,
+    *,
+    params: Any = None,
+    plant: Any = None,
+    disturbance: Function | None = None,
+    resets: Function | None = None,
+    key: jax.Array | None = None,
+    warm_start: MPCWarmStart | ArrayLike | None = None,
+    method: str = "solve",
+    shift: bool = True,
+    start: int = 0,
+    record: Sequence[str] = (),
+    progress: bool | Report = False,
+) -> Rollout:
+    """Simulates a solver in closed loop, all instances and steps on the device.
+
+    ```python
+    result = wm.rollout(solver, simulate, x0, 200, disturbance=wind, key=jax.random.key(0))
+    result.success_rate(lambda x, u: jnp.abs(x[-1, 0]) < 0.1)
+    ```
+
+    Each step solves from the last solution, moved by one node; applies the first input; adds the
+    disturbance; and resets instances.  The functions are JAX functions of whole batches
+    (``[batch, n]``).  Of the arguments below they may leave out any but the first of each (x and u
+    of `simulate`), and are handed those that they name: `t` is the number of the step, `key` a
+    random key of their own.  Instances do not see each other: one whose state is not finite stays
+    alone with it.  The result is differentiable where the solver and the functions are; memory
+    grows with the number of steps then.
+
+    The program is compiled once for the same solver, functions and number of steps: pass the same
+    function objects, and numbers that change as `params`, `plant` or `x0`.
+
+    Args:
+        solver: An `MPCSolver`.
+        simulate: ``simulate(x, u, t, key, plant)``: the next states.
+        x0: Initial states ``[batch, n_x]``.
+        steps: Number of steps.
+        params: Parameters of the solver, constant over time, or a function ``params(t, x)`` that
+            returns them (references that change with time).
+        plant: Parameters of the simulated system, any pytree of arrays; handed to `simulate`.
+        disturbance: ``disturbance(key, x, u, t)``: added to the next states.
+        resets: ``resets(x, t, key)``: which instances begin anew ``[batch]``, and their new states
+            ``[batch, n_x]``; their solver starts from its guess.
+        key: For functions that take one.
+        warm_start: Where the first step starts, such as `Rollout.warm_start`; None: the guess.
+        method: "solve", or "step": one SQP iteration per step (real-time iteration).
+        shift: Whether warm starts move by one node, as is right where a step simulates one interval
+            of the horizon.
+        start: Number of the first step; not 0 to go on after another rollout.
+        record: Attributes of the solutions to keep for every step, such as "z" or "kkt_residual".
+        progress: True for a bar on a terminal, or a function of (steps done, steps); the host then
+            waits a few times.  Without effect inside of `jax.jit` and `jax.grad`.
+    """
+    _check_steps(steps, "steps", 1)
+    _check_steps(start, "start", 0)
+    if method not in METHODS:
+        raise SettingsError(f"method must be one of {METHODS}, got {method!r}.")
+    varying = params if callable(params) else None
+    _check_function("simulate", simulate, key)
+    optional = {"params": varying, "disturbance": disturbance, "resets": resets}
+    for name, function in optional.items():
+        if function is not None:
+            _check_function(name, function, key)
+    loop = ClosedLoop(solver, simulate, method, shift, varying, disturbance, resets, tuple(record))
+    data = (None if varying else params, plant, key)
+    state = _begin(loop, data, x0, warm_start, start)
+    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((state, data)))
+    report = ProgressBar() if progress is True else progress
+    if not report or traced:
+        end, seen = run(loop, steps, state, data, jnp.int32(start))
+    else:
+        end, seen = _in_parts(loop, steps, state, data, start, report)
+    x = jnp.concatenate([state.x[:, None], seen.pop("x")], axis=1)
+    return Rollout(x=x, **seen, warm_start=end.warm_start)
+
+
+def _in_parts(
+    loop: ClosedLoop, steps: int, state: LoopState, data: Any, start: int, report: Report
+) -> tuple[LoopState, dict[str, Any]]:
+    length = chunk_length(steps)
+    parts: list[dict[str, Any]] = []
+    for done in range(0, steps, length):
+        state, seen = run(loop, length, state, data, jnp.int32(start + done))
+        jax.block_until_ready(state)
+        parts.append(seen)
+        report(done + length, steps)
+    return state, jax.tree.map(lambda *a: jnp.concatenate(a, axis=1), *parts)
+
+
+def _begin(loop: ClosedLoop, data: Any, x0: Any, warm_start: Any, start: int) -> LoopState:
+    if getattr(x0, "ndim", None) != 2:
+        raise ProblemError(
+            f"x0 needs the shape [batch, n_x], got {list(np.shape(x0))}; for one instance pass "
+            "x0[None]."
+        )
+    x = check_array(x0, "x0", x0.shape[1], loop.solver.dtype)
+    if warm_start is None:
+        # Zeros that are replaced by the guess in the first step: its program has the guess anyway.
+        shapes = jax.eval_shape(loop.guess, data[0], x, jnp.int32(start))
+        warm = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+        return LoopState(x, warm, jnp.ones(x.shape[0], dtype=bool))
+    if not isinstance(warm_start, MPCWarmStart):
+        warm_start = loop.solver.cold_start(jnp.asarray(warm_start))
+    leading = {leaf.shape[:-1] for leaf in jax.tree.leaves(warm_start)}
+    if not leading <= {(), x.shape[:1]}:
+        raise ProblemError(
+            f"warm_start has leading axes {sorted(map(list, leading))}, x0 has {x.shape[0]} "
+            "instances; pass one warm start for each, or one for all."
+        )
+    warm = jax.tree.map(lambda a: jnp.broadcast_to(a, (x.shape[0], a.shape[-1])), warm_start)
+    return LoopState(x, warm, jnp.zeros(x.shape[0], dtype=bool))
+
+
+def _check_steps(value: Any, name: str, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise ProblemError(f"{name} must be an integer, at least {least}, got {value!r}.")
+
+
+def _check_function(name: str, function: Any, key: Any) -> None:
+    """A function that can be called as promised, and whose program can be found again."""
+    if not callable(function):
+        raise ProblemError(f"{name} must be a function, got {type(function).__name__}.")
+    n_positional, offered = ARGUMENTS[name]
+    names = taken(function, offered)
+    try:
+        inspect.signature(function).bind(*range(n_positional), **dict.fromkeys(names))
+    except TypeError as reason:
+        raise ProblemError(
+            f"{name}{inspect.signature(function)} cannot be called ({reason}): it gets "
+            f"{n_positional} arguments by position, and {', '.join(offered)} if it names them so."
+        ) from None
+    if "key" in names and key is None:
+        raise ProblemError(
+            f"{name} takes a random key; pass one to rollout: key=jax.random.key(0)."
+        )
+    try:
+        hash(function)
+    except TypeError:
+        raise ProblemError(
+            f"{name} cannot be hashed, so its compiled program could not be found again; wrap it "
+            "into a function."
+        ) from None

@@ -1,0 +1,115 @@
+"""What a closed loop needs from a solver, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpmpc._errors import ProblemError
+from warpmpc.sqp.types import MPCStatus, MPCWarmStart
+
+Predicate = Callable[[jax.Array, jax.Array], Any]
+
+
+class Controller(Protocol):
+    """The part of `MPCSolver` that a closed loop calls; all arrays are batch-first."""
+
+    dtype: str
+
+    def solve(self, x0: jax.Array, params: Any, warm_start: MPCWarmStart) -> Any:
+        """A solution with `u`, `warm_start`, `status`, `cost` and the like."""
+        ...
+
+    def step(self, z: jax.Array, params: Any, state: Any, *, x0: jax.Array) -> tuple[Any, Any]:
+        """One iteration: a solution, and the state for the next one."""
+        ...
+
+    def z_guess(self, x0: jax.Array, params: Any) -> jax.Array:
+        """Where an instance starts that has no past."""
+        ...
+
+    def cold_start(self, z: jax.Array) -> MPCWarmStart:
+        """A warm start from a trajectory."""
+        ...
+
+    def shift(self, warm_start: MPCWarmStart) -> MPCWarmStart:
+        """A warm start one sampling instant later."""
+        ...
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """A batch of closed loops, ``[batch, steps]`` each unless said otherwise.
+
+    Attributes:
+        x: States ``[batch, steps + 1, n_x]``; where an instance was reset, the new ones.
+        u: Inputs of the solver ``[batch, steps, n_u]``.
+        status: `MPCStatus` of every solve.
+        iterations: SQP iterations.
+        cost: Of the planned trajectory.
+        violation: Largest violation of a row by the planned trajectory.
+        theta: Violation measure of the line search.
+        step_length: Last step length.
+        accepted: Whether the line search accepted it.
+        reset: Whether the instance was reset after the step.
+        recorded: Other attributes of the solutions, by name, ``[batch, steps, ...]``.
+        warm_start: For the next step, ``[batch, ...]``.
+    """
+
+    x: jax.Array
+    u: jax.Array
+    status: jax.Array
+    iterations: jax.Array
+    cost: jax.Array
+    violation: jax.Array
+    theta: jax.Array
+    step_length: jax.Array
+    accepted: jax.Array
+    reset: jax.Array
+    recorded: dict[str, jax.Array]
+    warm_start: MPCWarmStart
+
+    @property
+    def finite(self) -> jax.Array:
+        """Whether all states and inputs of an instance are finite, ``[batch]``."""
+        return jnp.isfinite(self.x).all(axis=(1, 2)) & jnp.isfinite(self.u).all(axis=(1, 2))
+
+    @property
+    def max_violation(self) -> jax.Array:
+        """Largest violation of any plan, ``[batch]``; infinite where one is not a number."""
+        return jnp.where(jnp.isnan(self.violation), jnp.inf, self.violation).max(axis=1)
+
+    def success(self, predicate: Predicate) -> jax.Array:
+        """Which instances are finite and do what is asked, ``[batch]``.
+
+        Args:
+            predicate: ``predicate(x, u)`` of one instance: x ``[steps + 1, n_x]``,
+                u ``[steps, n_u]``; true or false.
+        """
+        found = jax.vmap(predicate)(self.x, self.u)
+        if jnp.result_type(found) != np.dtype(bool) or found.shape != self.status.shape[:1]:
+            raise ProblemError(
+                "predicate must return one boolean per instance, got "
+                f"{jnp.result_type(found)}{list(found.shape[1:])}; compare, and reduce with "
+                "jnp.all or jnp.any."
+            )
+        return found & self.finite
+
+    def success_rate(self, predicate: Predicate) -> jax.Array:
+        """Fraction of instances that are finite and do what is asked."""
+        return self.success(predicate).mean()
+
+    def status_fractions(self) -> dict[str, float]:
+        """Fraction of all solves per outcome; outcomes that do not occur are left out."""
+        values, counts = np.unique(np.asarray(self.status), return_counts=True)
+        total = counts.sum()
+        return {
+            MPCStatus(value).name: float(count / total)
+            for value, count in zip(values.tolist(), counts.tolist(), strict=True)
+        }
