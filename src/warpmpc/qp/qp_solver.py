@@ -27,6 +27,7 @@ from warpmpc.qp.checks import (
     check_classes,
     check_kind,
     check_penalties,
+    check_light,
     check_soft_rows,
     finite_vectors,
 )
@@ -65,6 +66,7 @@ class QPSolver:
         stages: Sequence[int] | np.ndarray | None = None,
         staged: StagedSettings | None = None,
         soft_rows: Sequence[int] | np.ndarray | None = None,
+        light: Sequence[int] | np.ndarray | None = None,
     ):
         """Analyses the patterns; nothing is compiled yet.
 
@@ -84,6 +86,9 @@ class QPSolver:
                 with its neighbours only.
             staged: Of the staged engine's kernels.
             soft_rows: Rows of A whose bounds may be violated at the price of `penalties`.
+            light: Variables whose diagonal entry of P is stored but will be small against the
+                squares of their column of A times rho.  In float32 they should not be eliminated
+                early; those without a stored entry are known anyway.
         """
         self.settings, self.dtype = settings or ADMMSettings(), check_dtype(dtype)
         check_kind("settings", self.settings, ADMMSettings)
@@ -106,7 +111,8 @@ class QPSolver:
         soft = check_soft_rows(soft_rows, self.n_cons)
         self._soft = SoftRows(soft, self._A.n_rows) if soft.size else None
         sigma = self.settings.sigma
-        self._system = KKTSystem(kkt, P_entries, self._matrices, sigma, self.dtype, soft)
+        light = check_light(light, self.n_vars)
+        self._system = KKTSystem(kkt, P_entries, self._matrices, sigma, self.dtype, soft, light)
         if self._n_spare and stages is not None:
             stages = [*stages, *list(stages)[: self._n_spare]]
         request = EngineRequest(self._system, self.settings, stages, staged)
@@ -297,14 +303,13 @@ class QPSolver:
 
     def _scaled(self, data: QPData) -> ScaledQP:
         """The batch with its scaling and rho classes."""
-        scaling, identical = self._nominal, False
+        scaling, identical, penalties = self._nominal, False, self._penalties(data)
         if scaling is None:
             scaling = self._equilibration.ruiz(data, self._matrices, self.settings.scaling)
             identical = not self.settings.scaling
         scaled = data if identical else self._equilibration.apply(data, scaling)
         is_soft = None if self._soft is None else self._soft.is_soft
         factors, free = row_factors(scaled, self.settings, self._row_classes, is_soft)
-        penalties = self._penalties(data)
         return ScaledQP(data, scaled, scaling, factors, free, identical, penalties)
 
     def iterate(
