@@ -5,7 +5,7 @@ import re
 import pytest
 
 from cases import kkt_of, weak_of
-from warpmpc.codegen.staged_text import factor_text, iteration_text
+from warpmpc.codegen.staged_text import factor_text, iteration_text, soft_order, softened_nodes
 from warpmpc.symbolic.stage_program import StageProgram, build_stage_program
 
 
@@ -44,3 +44,34 @@ def test_leaves_cost_no_memory_between_the_sweeps():
     nodes = sum(run.template.n_nodes for run in program.runs)
     assert leaves > 0
     assert len(re.findall(r"AT\(Wk, \d+\) = w\d+ \* GET\(Dk", text)) == nodes - leaves
+
+
+class TestSoftRows:
+    def rows(self, program: StageProgram) -> list[int]:
+        """Last rows of the last two stages of each run."""
+        found = []
+        for run in program.runs:
+            size, template = run.template.n_nodes, run.template
+            last = max(i for i in range(size) if template.is_row[i])
+            found += [run.node + k * size + last for k in range(max(run.count - 2, 0), run.count)]
+        return found
+
+    def test_only_their_code_is_longer(self):
+        program = program_of("cartpole")
+        plain, soft = iteration_text(program), iteration_text(program, self.rows(program))
+        changed = [line for line in soft.split("\n") if line not in plain.split("\n")]
+        assert len(changed) == 3 * len(program.runs)  # where they are, what is ahead, the update
+        assert sum("SOFTEN" in line for line in changed) == len(program.runs)
+        assert iteration_text(program, ()) == plain
+
+    def test_numbers_stand_in_the_order_of_the_stages(self):
+        program = program_of("cartpole")
+        rows, order = self.rows(program), soft_order(program, self.rows(program))
+        assert set(rows) <= set(order)
+        assert order == sorted(order)
+        assert len(order) == sum(run.count for run in program.runs)
+        starts = re.findall(r"AT_STAGE\(H, (\d+) \+ k \* (\d+)\)", iteration_text(program, rows))
+        counts = [run.count for run in program.runs]
+        wanted = [(4 * sum(counts[:i]), 4) for i in reversed(range(len(counts)))]
+        assert [tuple(map(int, pair)) for pair in starts] == wanted
+        assert all(len(nodes) == 1 for nodes in softened_nodes(program, rows))

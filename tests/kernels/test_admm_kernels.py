@@ -1,6 +1,6 @@
 """Kernels that run a whole ADMM loop, against dense NumPy: staged (unrolled, rolled) and sparse."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 
 import jax
@@ -45,6 +45,7 @@ class Case:
     lower: np.ndarray
     upper: np.ndarray
     s0: np.ndarray
+    penalties: np.ndarray | None = None  # linear and quadratic of both sides, infinite: hard
 
     @property
     def n(self) -> int:
@@ -59,11 +60,20 @@ class Case:
     def is_var(self) -> np.ndarray:
         return np.arange(self.n) < self.kkt.n_vars
 
+    def project(self, b: int, v: np.ndarray) -> np.ndarray:
+        s = np.clip(v, self.lower[b], self.upper[b])
+        if self.penalties is None:
+            return s
+        (w_lower, w_upper, h_lower, h_upper), rho = self.penalties[b], self.rho[b]
+        above = (rho * (v - s) - w_upper) / (rho + h_upper)
+        below = (rho * (s - v) - w_lower) / (rho + h_lower)
+        return s + np.maximum(above, 0) - np.maximum(below, 0)
+
     def iterate(self, b: int, iterations: int) -> np.ndarray:
         """x and v after some iterations from x = 0, s = s0, y = 0."""
         K, w = self.dense(b), np.where(self.is_var, 0, self.s0[b])
         for t in range(iterations):
-            s = np.clip(w, self.lower[b], self.upper[b]) if t else self.s0[b]
+            s = self.project(b, w) if t else self.s0[b]
             rhs = np.where(self.is_var, SIGMA * w - self.lower[b], 2 * s - w)
             z = np.linalg.solve(K, rhs)
             v = s + (1 - OMEGA) * (w - s) + OMEGA * z / self.rho[b]
@@ -74,7 +84,7 @@ class Case:
         """Primal, its scale, dual, its scale, objective."""
         n, K = self.kkt.n_vars, self.dense(b)
         P, A, q, x, v = K[:n, :n] - SIGMA * np.eye(n), K[n:, :n], self.lower[b, :n], w[:n], w[n:]
-        s = np.clip(v, self.lower[b, n:], self.upper[b, n:])
+        s = self.project(b, w)[n:]
         y = self.rho[b, n:] * (v - s)
         parts = [A @ x - s, A @ x, s, P @ x + q + A.T @ y, P @ x, A.T @ y, q]
         primal, Ax, s_size, dual, Px, ATy, q_size = (np.abs(part).max() for part in parts)
@@ -98,18 +108,41 @@ def case(name: str, seed: int = 0) -> Case:
 
 
 @cache
-def kernels(name: str, code: str, dtype: str):
+def soft_case(name: str) -> Case:
+    """Every fourth row is soft, whatever its stage; sides of some are hard or linear."""
+    given, rng = case(name), np.random.default_rng(9)
+    penalties = rng.uniform(0, 0.3, (32 * TILES, 4, given.n))
+    penalties[::2, 2:] = 0
+    penalties[:, :2] = np.where(
+        rng.random((32 * TILES, 2, given.n)) < 0.1, np.inf, penalties[:, :2]
+    )
+    hard = np.setdiff1d(np.arange(given.n), soft_rows(name))
+    penalties[:, :, hard] = np.array([np.inf, np.inf, 0, 0])[:, None]
+    return replace(given, penalties=penalties)
+
+
+def soft_rows(name: str) -> np.ndarray:
+    """In the order of K."""
+    kkt = case(name).kkt
+    return np.arange(kkt.n_vars, kkt.K_pattern.n_cols)[1::4]
+
+
+@cache
+def kernels(name: str, code: str, dtype: str, soft: bool = False):
     kkt, structure = case(name).kkt, SYSTEMS[name]()
     program: Program = build_stage_program(kkt, structure.stages, weak_of(structure))
+    rows = soft_rows(name) if soft else []
     if code == "unrolled":
         assert isinstance(program, StageProgram)
-        return StagedKernels(program, kkt.n_vars, dtype)
+        nodes = np.flatnonzero(np.isin(program.node_order, rows)).tolist()
+        return StagedKernels(program, kkt.n_vars, dtype, soft=nodes)
     if code == "sparse":
         elimination = eliminate(kkt.K_pattern, order(kkt.K_pattern, "amd"))
         program = Program(elimination, np.arange(kkt.K_pattern.nnz))
     elimination = program.in_program_order()
     schedule = build_schedule(elimination, 16, level_scheduling=True, unrolled=True)
-    return RolledKernels(program, schedule, build_window(elimination, 16), kkt.n_vars, dtype)
+    window, nodes = build_window(elimination, 16), np.flatnonzero(np.isin(program.node_order, rows))
+    return RolledKernels(program, schedule, window, kkt.n_vars, dtype, nodes.tolist())
 
 
 def tiles(array: np.ndarray, dtype: str) -> jax.Array:
@@ -128,10 +161,24 @@ def data_of(given: Case, program: Program, dtype: str) -> tuple[LoopData, jax.Ar
     return LoopData(K, Q, U, S, none, none, scaled=False), tiles(1 / given.rho[:, at], dtype)
 
 
+def coefficients(given: Case, kernel, dtype: str) -> jax.Array:
+    """Four numbers for each node that the kernel counts as soft."""
+    assert given.penalties is not None
+    at = kernel.program.node_order[kernel.soft_nodes]
+    rho = given.rho[:, at]
+    w_lower, w_upper, h_lower, h_upper = (given.penalties[:, i][:, at] for i in range(4))
+    sides = ((w_lower, h_lower), (w_upper, h_upper))
+    parts = [part for w, h in sides for part in (rho / (rho + h), w / (rho + h))]
+    return tiles(np.stack(parts, axis=2).reshape(32 * TILES, -1), dtype)
+
+
 def run(name: str, code: str, dtype: str, *, limits=FIXED, given=None, status=None):
     """Factorises and iterates; unwritten numbers show as NaN."""
-    given, kernel = given or case(name), kernels(name, code, dtype)
+    given = given or case(name)
+    kernel = kernels(name, code, dtype, given.penalties is not None)
     data, R = data_of(given, kernel.program, dtype)
+    if given.penalties is not None:
+        R = jnp.concatenate([R, coefficients(given, kernel, dtype)], axis=1)
     start = np.where(given.is_var, 0, given.s0)[:, kernel.program.node_order]
     numbers = np.array([SIGMA, OMEGA, 1e-3, 1e-3, 1e-4, 1e-4])
     state = LoopState(
@@ -160,6 +207,39 @@ def test_iterates_and_report(name, code, dtype):
         assert error < DTYPES[dtype] * size
         residuals = np.array(given.residuals(b, wanted))
         np.testing.assert_allclose(report[b], residuals, rtol=100 * DTYPES[dtype])
+
+
+@pytest.mark.parametrize(
+    ("code", "dtype"), [*((code, "float64") for code in CODES), ("unrolled", "float32")]
+)
+def test_soft_rows(code, dtype):
+    given, limits = soft_case("cartpole"), LoopLimits(check_every=20, span=20, max_iter=20)
+    end, program = run("cartpole", code, dtype, given=given, limits=limits)
+    X, report, beyond = problems(end.X), problems(end.report), 0
+    for b in (0, 31, 32, 95):
+        wanted = given.iterate(b, limits.max_iter)
+        error = np.abs(X[b] - wanted[program.node_order]).max()
+        assert error < DTYPES[dtype] * np.abs(wanted).max()
+        residuals = np.array(given.residuals(b, wanted))
+        np.testing.assert_allclose(report[b], residuals, rtol=100 * DTYPES[dtype])
+        s = given.project(b, wanted)
+        outside = (s > given.upper[b]) | (s < given.lower[b])
+        beyond += outside[soft_rows("cartpole")].sum()
+    assert beyond > 10
+
+
+def test_stages_with_other_soft_rows_share_their_code():
+    """More nodes have coefficients than are soft: those of all stages of a run."""
+    soft = soft_rows("cartpole")
+    unrolled, rolled = (
+        kernels("cartpole", code, "float64", True) for code in ("unrolled", "rolled")
+    )
+    for kernel in (unrolled, rolled):
+        nodes = kernel.program.node_order[kernel.soft_nodes]
+        assert np.isin(soft, nodes).all()
+        assert np.unique(nodes).size == nodes.size
+    assert unrolled.soft_nodes.size > soft.size
+    assert rolled.soft_nodes.size == soft.size
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
