@@ -20,8 +20,8 @@ FIXED = ADMMSettings(max_iter=25, check_every=0, adaptive_rho_every=0, scaling=0
 HORIZON, BATCH = 4, 1000
 
 
-def solver(name: str, settings: ADMMSettings, dtype: str) -> QPSolver:
-    problem, options = linear_mpc.build(HORIZON), dict(ENGINES.get(name, {"engine": name}))
+def solver(name: str, settings: ADMMSettings, dtype: str, **more) -> QPSolver:
+    problem, options = linear_mpc.build(HORIZON), dict(ENGINES.get(name, {"engine": name})) | more
     if "staged" in options:
         options["stages"] = problem.stages
     return QPSolver(problem.P, problem.A, settings, dtype, **options)
@@ -104,3 +104,26 @@ def test_gradients(name, method):
 
     for ours, wanted in zip(gradient(name), gradient("dense"), strict=True):
         np.testing.assert_allclose(ours, wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("name", ENGINES)
+def test_soft_rows(name, dtype):
+    """Angles and heights are soft, in the first stage hard; a fixed number of iterations."""
+    first = 12 * (HORIZON + 1)
+    rows = np.array([first + 12 * k + i for k in range(1, HORIZON + 1) for i in (0, 1, 5)])
+    penalties = np.random.default_rng(4).uniform(0, 0.5, (BATCH, 4, rows.size))
+    penalties[::2, 2:], penalties[::7, 0] = 0, np.inf
+    args = batch(dtype)
+    args[3][:, rows], args[4][:, rows] = -0.05, 0.05
+    found = solver(name, FIXED, dtype, soft_rows=rows).solve(
+        *args, penalties=penalties.astype(dtype)
+    )
+    exact = solver("dense", FIXED, "float64", soft_rows=rows).solve(
+        *(array.astype("float64") for array in args), penalties=penalties
+    )
+    s = np.asarray(exact.warm_start.s)[:, rows]
+    assert ((s > args[4][:, rows]) | (s < args[3][:, rows])).mean() > 0.05
+    for ours, wanted in ((found.x, exact.x), (found.y, exact.y)):
+        error = np.abs(np.asarray(ours, dtype=np.float64) - np.asarray(wanted)).max()
+        assert error < LIMITS[dtype] * np.abs(np.asarray(wanted)).max()
