@@ -60,26 +60,33 @@ def check_classes(
 
 def check_soft_rows(given: Sequence[int] | np.ndarray | None, n_cons: int) -> IntArray:
     """Indices of soft rows; none for None."""
+    return _indices(given, "soft_rows", "row", n_cons)
+
+
+def check_light(given: Sequence[int] | np.ndarray | None, n_vars: int) -> IntArray:
+    """Indices of variables with little weight; none for None."""
+    return _indices(given, "light", "column", n_vars)
+
+
+def _indices(given: Any, name: str, what: str, size: int) -> IntArray:
+    """Indices of rows or columns of A."""
     try:
-        rows = np.asarray([] if given is None else given)
+        found = np.asarray([] if given is None else given)
     except ValueError:  # ragged
-        rows = np.zeros((1, 1))
-    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        found = np.zeros((1, 1))
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise ProblemError(
-            f"soft_rows must list rows of A as integers; got shape {rows.shape}, dtype "
-            f"{rows.dtype}."
+            f"{name} must list {what}s of A as integers; got shape {found.shape}, dtype "
+            f"{found.dtype}."
         )
-    outside = rows[(rows < 0) | (rows >= n_cons)]
+    outside = found[(found < 0) | (found >= size)]
     if outside.size:
-        raise ProblemError(
-            f"soft_rows has row {outside[0]}, but A has rows 0 to {n_cons - 1}."
-            if n_cons
-            else f"soft_rows has row {outside[0]}, but A has no rows."
-        )
-    found, times = np.unique(rows, return_counts=True)
+        there = f"{what}s 0 to {size - 1}" if size else f"no {what}s"
+        raise ProblemError(f"{name} has {what} {outside[0]}, but A has {there}.")
+    different, times = np.unique(found, return_counts=True)
     if times.max(initial=1) > 1:
-        raise ProblemError(f"soft_rows has row {found[times > 1][0]} more than once.")
-    return rows.astype(np.int32)
+        raise ProblemError(f"{name} has {what} {different[times > 1][0]} more than once.")
+    return found.astype(np.int32)
 
 
 def check_penalties(given: ArrayLike | None, n_soft: int, dtype: str) -> list[jax.Array]:

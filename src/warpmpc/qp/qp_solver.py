@@ -26,8 +26,8 @@ from warpmpc.qp.batches import on_batches, part_size
 from warpmpc.qp.checks import (
     check_classes,
     check_kind,
-    check_penalties,
     check_light,
+    check_penalties,
     check_soft_rows,
     finite_vectors,
 )

@@ -36,6 +36,7 @@ from warpmpc.sqp.types import MPCWarmStart, QPState, Solution, TrajectoryLayout
 from warpmpc.sqp.warm_start import Guess, Shift
 from warpmpc.symbolic.hessian import HessianRule
 from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.weak import weak_variables
 
 _LOG = logging.getLogger(__name__)
 ENGINES = ("auto", "staged", "sparse", "dense")
@@ -108,7 +109,8 @@ class MPCSolver:
         at, problem = self.programs.assembly, self.problem
         stages = np.concatenate([problem.var_stage, problem.con_stage])
         has_stages = engine in ("auto", "staged")
-        soft = at.soft_rows
+        soft, qp = at.soft_rows, self.settings.qp
+        rho = (qp.rho, qp.rho * qp.rho_equality)
         return QPSolver(
             _scipy(at.P_pattern),
             _scipy(at.A_pattern),
@@ -118,7 +120,8 @@ class MPCSolver:
             nominal=None if nominal is None else self._nominal(nominal),
             stages=stages if has_stages else None,
             staged=staged,
-            **({"soft_rows": soft} if soft.size else {}),
+            soft_rows=soft if soft.size else None,
+            light=weak_variables(at, problem.defaults, rho, qp.sigma),
         )
 
     def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -36,6 +36,7 @@ class KKTSystem:
         sigma: Regularisation.
         dtype: "float32" or "float64".
         soft_rows: Rows of A that are soft.
+        light: Variables with a stored diagonal of P that is known to be too small.
     """
 
     kkt: KKTPattern
@@ -44,11 +45,13 @@ class KKTSystem:
     sigma: float
     dtype: str
     soft_rows: IntArray
+    light: IntArray
 
     @property
     def weak(self) -> IntArray:
-        """Variables without a weight of their own: only sigma is on their diagonal."""
-        return np.setdiff1d(np.arange(self.kkt.n_vars), self.P_diagonal[1])
+        """Variables without enough weight of their own: only sigma, or little, on the diagonal."""
+        without = np.setdiff1d(np.arange(self.kkt.n_vars), self.P_diagonal[1])
+        return np.union1d(without, self.light).astype(np.int32)
 
     @property
     def P_diagonal(self) -> tuple[IntArray, IntArray]:
