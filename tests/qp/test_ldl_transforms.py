@@ -25,6 +25,25 @@ def check_equal(engine: str, result, wanted) -> None:
         np.testing.assert_allclose(result, wanted, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_vmap_of_a_branch(engine):
+    """A mapped predicate maps even the tables of a kernel; nobody may read them so."""
+    solver, batch = solver_for(NAME, engine), systems(NAME, batch=40)
+    wanted = solve(solver, batch.values, batch.rhs)
+
+    def one(flag, values, rhs):
+        def solved(values, rhs):
+            return solve(solver, values, rhs)
+
+        return jax.lax.cond(flag, solved, lambda _, rhs: rhs, values, rhs)
+
+    flags = np.arange(4) % 2 == 0
+    groups = (array.reshape(4, 10, -1) for array in (batch.values, batch.rhs))
+    found = jax.vmap(one)(flags, *groups)
+    np.testing.assert_array_equal(found[1::2], batch.rhs.reshape(4, 10, -1)[1::2])
+    check_equal(engine, found[::2], wanted.reshape(4, 10, -1)[::2])
+
+
 class TestJit:
     @pytest.mark.parametrize("engine", ENGINES)
     def test_factor_and_solve_in_one_program(self, engine):

@@ -5,13 +5,15 @@ Keeps version differences of JAX and Warp, launch geometry and static arguments 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import warp as wp
 from jax.custom_batching import custom_vmap
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 Shape = tuple[int, ...]
 
@@ -55,23 +57,38 @@ def launch(
     return tuple(call(*inputs, output_dims=dict(outputs), launch_dims=(threads,)))
 
 
-def fold_vmap(function: Callable[..., tuple[jax.Array, ...]]) -> Callable:
-    """Makes `jax.vmap` fold its axis into the leading (batch) axis of all arguments and results.
+def fold_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of batches that `jax.vmap` calls with one larger batch.
 
-    Warp's own batching would also replicate the index tables inside a kernel call and read them
-    wrongly; here tables are closed over and never batched.
+    Arguments and results are arrays, or trees of arrays, with the batch first.  Warp's own batching
+    would also replicate the index tables inside a kernel call and read them wrongly.
     """
-    folded = custom_vmap(function)
 
-    @folded.def_vmap
-    def rule(axis_size: int, in_batched: Sequence[bool], *args: jax.Array):
-        full = [
-            arg if batched else jnp.broadcast_to(arg, (axis_size, *arg.shape))
-            for arg, batched in zip(args, in_batched, strict=True)
-        ]
-        results = folded(*(arg.reshape(-1, *arg.shape[2:]) for arg in full))
-        results = tuple(out.reshape(axis_size, -1, *out.shape[1:]) for out in results)
-        return results, (True,) * len(results)
+    def folded(*args: Any) -> Any:
+        # A branch on a mapped predicate maps even constants, and `custom_vmap` cannot have its own
+        # mapped: they become arguments, which the rule leaves out because it traces anew.
+        program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+
+        @custom_vmap
+        def call(constants: list[Any], *args: Any) -> Any:
+            closed = ClosedJaxpr(program.jaxpr, constants)
+            return jax.tree.unflatten(
+                jax.tree.structure(shapes), jaxpr_as_fun(closed)(*jax.tree.leaves(args))
+            )
+
+        @call.def_vmap
+        def rule(size: int, mapped: list[Any], _: list[Any], *args: Any) -> tuple[Any, Any]:
+            def fold(array: jax.Array, mapped: bool) -> jax.Array:
+                full = array if mapped else jnp.broadcast_to(array, (size, *array.shape))
+                return full.reshape(size * full.shape[1], *full.shape[2:])
+
+            result = folded(*jax.tree.map(fold, args, tuple(mapped[1:])))
+            result = jax.tree.map(
+                lambda a: a.reshape(size, a.shape[0] // size, *a.shape[1:]), result
+            )
+            return result, jax.tree.map(lambda _: True, result)
+
+        return call(program.consts, *args)
 
     return folded
 

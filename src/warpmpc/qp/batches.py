@@ -13,9 +13,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from warpmpc.kernels.ffi import fold_vmap
 from warpmpc.kernels.tiles import LANES, from_tiles, tile_count, to_tiles
 
 _LOG = logging.getLogger(__name__)
@@ -48,39 +47,7 @@ def on_batches(
         result = function(*jax.tree.map(into, args))
         return jax.tree.map(lambda a: from_tiles(a, batch) if lanes > 1 else a[..., 0], result)
 
-    return _fold_vmap(lambda *args: _in_parts(together, args, part_size(_batch_size(args))))
-
-
-def _fold_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of batches that `jax.vmap` calls with one larger batch."""
-
-    def folded(*args: Any) -> Any:
-        # A branch on a mapped predicate maps even constants, and `custom_vmap` cannot have its own
-        # mapped: they become arguments, which the rule leaves out because it traces anew.
-        program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-
-        @custom_vmap
-        def call(constants: list[Any], *args: Any) -> Any:
-            closed = ClosedJaxpr(program.jaxpr, constants)
-            return jax.tree.unflatten(
-                jax.tree.structure(shapes), jaxpr_as_fun(closed)(*jax.tree.leaves(args))
-            )
-
-        @call.def_vmap
-        def rule(size: int, mapped: list[Any], _: list[Any], *args: Any) -> tuple[Any, Any]:
-            def fold(array: jax.Array, mapped: bool) -> jax.Array:
-                full = array if mapped else jnp.broadcast_to(array, (size, *array.shape))
-                return full.reshape(size * full.shape[1], *full.shape[2:])
-
-            result = folded(*jax.tree.map(fold, args, tuple(mapped[1:])))
-            result = jax.tree.map(
-                lambda a: a.reshape(size, a.shape[0] // size, *a.shape[1:]), result
-            )
-            return result, jax.tree.map(lambda _: True, result)
-
-        return call(program.consts, *args)
-
-    return folded
+    return fold_vmap(lambda *args: _in_parts(together, args, part_size(_batch_size(args))))
 
 
 def _batch_size(args: Any) -> int:
