@@ -1,7 +1,17 @@
 """`ScalarProgram` as a JAX function: the reference that runs everywhere.
 
 Reads: a program.  Produces: a function of one array ``[..., n_in]`` per input that returns one
-array ``[..., n_out]`` per output.
+array ``[..., n_out]`` per output, under `jax.jit`, `jax.vmap` and `jax.grad`.
+
+XLA merges operations into loops over the batch, and computes a value that several loops need in
+each of them.  In a long program that doubles the work again and again: compile time explodes within
+some thousand operations.  What XLA calls expensive it computes once, and a division counts as such;
+so values that are worth keeping are divided by a one that only the code generator behind XLA
+recognises.  The bits stay the same, the division is gone from the machine code, and compile time
+grows linearly.
+
+Deviations from CasADi: subnormal numbers count as zero, as everywhere in XLA, and `erfinv` has all
+its digits where CasADi's has ten.
 """
 
 from __future__ import annotations
@@ -10,11 +20,16 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from warpmpc.codegen.ir import Op, ScalarProgram
+from warpmpc._errors import ProblemError
+from warpmpc.codegen.ir import ABSENT, Op, ScalarProgram
 
 Arrays = tuple[jax.Array, ...]
+
+# Operations that a loop may repeat, and that a loop may have.
+_REPEATED, _LONGEST = 20, 100
 
 
 def _number(condition: jax.Array, like: jax.Array) -> jax.Array:
@@ -37,7 +52,16 @@ def _remainder(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.where(jnp.signbit(x), -rest, rest)
 
 
-EMIT: dict[Op, Callable[..., jax.Array]] = {
+def _smaller(x: jax.Array, y: jax.Array) -> jax.Array:
+    """As in C: a NaN loses against a number."""
+    return lax.select(lax.bitwise_or(lax.lt(x, y), lax.ne(y, y)), x, y)
+
+
+def _larger(x: jax.Array, y: jax.Array) -> jax.Array:
+    return lax.select(lax.bitwise_or(lax.lt(y, x), lax.ne(y, y)), x, y)
+
+
+_EMIT: dict[Op, Callable[..., jax.Array]] = {
     Op.ADD: lax.add,
     Op.SUB: lax.sub,
     Op.MUL: lax.mul,
@@ -70,8 +94,8 @@ EMIT: dict[Op, Callable[..., jax.Array]] = {
     Op.COPYSIGN: jnp.copysign,
     Op.IF_ELSE_ZERO: lambda x, y: lax.select(_is_true(x), y, jnp.zeros_like(y)),
     Op.ERF: lax.erf,
-    Op.FMIN: jnp.fmin,
-    Op.FMAX: jnp.fmax,
+    Op.FMIN: _smaller,
+    Op.FMAX: _larger,
     Op.INV: lambda x: lax.div(jnp.ones_like(x), x),
     Op.SINH: lax.sinh,
     Op.COSH: lax.cosh,
@@ -89,27 +113,68 @@ EMIT: dict[Op, Callable[..., jax.Array]] = {
 
 
 def jax_function(program: ScalarProgram) -> Callable[..., Arrays]:
-    """Function of one array ``[..., n_in]`` per input; returns one ``[..., n_out]`` per output."""
+    """Function of one array ``[..., n_in]`` per input; returns one ``[..., n_out]`` per output.
+
+    Leading axes broadcast against each other.
+    """
+    kept = _kept(program)
+    operations = [array.tolist() for array in (program.ops, program.left, program.right, kept)]
 
     def function(*arrays: jax.Array) -> Arrays:
-        leading = jnp.broadcast_shapes(*(array.shape[:-1] for array in arrays))
-        dtype = jnp.result_type(*arrays) if arrays else jnp.result_type(float)
-        values: list[jax.Array] = []
-        for array in arrays:
-            full = jnp.broadcast_to(array, (*leading, array.shape[-1])).astype(dtype)
-            values += [full[..., element] for element in range(array.shape[-1])]
-        values += [lax.full(leading, constant, dtype) for constant in program.constants]
-        operations = zip(
-            program.ops.tolist(), program.left.tolist(), program.right.tolist(), strict=True
-        )
-        for op, left, right in operations:
-            operands = (values[left],) if right < 0 else (values[left], values[right])
-            values.append(EMIT[Op(op)](*operands))
-        return tuple(
-            jnp.stack([values[value] for value in output], axis=-1)
-            if output.size
-            else jnp.zeros((*leading, 0), dtype)
-            for output in program.outputs
-        )
+        values, like = _leaves(program, arrays)
+        one = _hidden_one(values[0]) if program.n_inputs else like
+        for op, left, right, keep in zip(*operations, strict=True):
+            operands = (values[left],) if right == ABSENT else (values[left], values[right])
+            value = _EMIT[Op(op)](*operands)
+            values.append(lax.div(value, one) if keep else value)
+        return tuple(_stacked([values[i] for i in output], like) for output in program.outputs)
 
     return function
+
+
+def _kept(program: ScalarProgram) -> np.ndarray:
+    """Operations whose values XLA should compute once and keep.
+
+    Everything else is repeated wherever it is read; `size` is how much that is.
+    """
+    read = np.concatenate([program.left, program.right, *program.outputs])
+    uses = np.bincount(read[read >= 0], minlength=program.n_leaves + program.n_ops)
+    size, kept = [0] * program.n_leaves, []
+    operands = zip(program.left.tolist(), program.right.tolist(), strict=True)
+    for count, (left, right) in zip(uses[program.n_leaves :].tolist(), operands, strict=True):
+        total = 1 + size[left] + (size[right] if right != ABSENT else 0)
+        kept.append((count > 1 and total > _REPEATED) or total > _LONGEST)
+        size.append(0 if kept[-1] else total)
+    return np.array(kept, dtype=bool)
+
+
+def _leaves(program: ScalarProgram, arrays: Arrays) -> tuple[list[jax.Array], jax.Array]:
+    """Inputs and constants, each with the leading axes of all arrays; and a one like them."""
+    if len(arrays) != len(program.input_sizes):
+        raise ProblemError(
+            f"{program.name} takes {len(program.input_sizes)} arrays "
+            f"{program.input_names}, got {len(arrays)}."
+        )
+    for name, size, array in zip(program.input_names, program.input_sizes, arrays, strict=True):
+        if array.ndim == 0 or array.shape[-1] != size:
+            raise ProblemError(
+                f"{program.name}: {name} has shape {array.shape}; its last axis must have length "
+                f"{size}, the structural nonzeros in column-major order."
+            )
+    dtype = jnp.result_type(float, *arrays) if not arrays else jnp.result_type(*arrays)
+    leading = jnp.broadcast_shapes(*(array.shape[:-1] for array in arrays))
+    values = []
+    for array in arrays:
+        full = jnp.broadcast_to(array, (*leading, array.shape[-1])).astype(dtype)
+        values += [lax.index_in_dim(full, i, -1, keepdims=False) for i in range(array.shape[-1])]
+    values += [lax.full(leading, constant, dtype) for constant in program.constants.tolist()]
+    return values, lax.full(leading, 1, dtype)
+
+
+def _hidden_one(x: jax.Array) -> jax.Array:
+    """One, whatever x: XLA does not see it, because x might be NaN; LLVM does."""
+    return lax.max(lax.convert_element_type(lax.ne(x, x), x.dtype), jnp.ones_like(x))
+
+
+def _stacked(values: list[jax.Array], like: jax.Array) -> jax.Array:
+    return jnp.stack(values, axis=-1) if values else jnp.zeros((*like.shape, 0), like.dtype)

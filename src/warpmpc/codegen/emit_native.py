@@ -15,9 +15,13 @@ import numpy as np
 
 from warpmpc.codegen.chunks import Chunk, plan_chunks
 from warpmpc.codegen.ir import ABSENT, Op, ScalarProgram
+from warpmpc.codegen.native_preamble import QUICK
 
 # Compile time of a function grows faster than its length; between chunks values go through memory.
 CHUNK_LENGTH = 1000
+# A sine is a hundred instructions on CUDA: inlined everywhere it fills the instruction cache, and
+# compiling takes ten times as long.
+INLINED_USES = 16
 
 _EXPRESSIONS = {
     Op.ADD: "{a} + {b}",
@@ -104,6 +108,7 @@ class _Writer:
         self._names += [f"v{number}" for number in range(program.n_ops)]
         sizes = enumerate(program.input_sizes)
         self._arguments = [(i, element) for i, size in sizes for element in range(size)]
+        self._called = {Op(op) for op in np.flatnonzero(np.bincount(program.ops) > INLINED_USES)}
         self._literals = [literal(number, dtype) for number in program.constants.tolist()]
 
     def body(self, chunk: Chunk) -> list[str]:
@@ -143,7 +148,9 @@ class _Writer:
         a, b = self._names[left], "" if right == ABSENT else self._names[right]
         if op in _EXPRESSIONS:
             return _EXPRESSIONS[op].format(a=a, b=b)
-        return f"Math::{op.name.lower()}({a}{', ' if b else ''}{b})"
+        name = op.name.lower()
+        struct = "Quick" if name in QUICK else "Called" if op in self._called else "Math"
+        return f"{struct}::{name}({a}{', ' if b else ''}{b})"
 
 
 def _place(place: Place) -> str:

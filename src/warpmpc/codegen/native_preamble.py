@@ -8,10 +8,13 @@ functions are called lane by lane.
     ROW(slot)                       entry of the table of rows
     WHOLE, PART                     attributes of a function that is alone, or one of several
     CARRIED(count)                  declares ``carried``: what a part leaves for later ones
-    Math                            functions of packs, named as in `codegen.ir.Op`
+    Quick, Math, Called             functions of packs, named as in `codegen.ir.Op`: short ones,
+                                    inlined ones on CUDA, and the same ones as calls
 """
 
 from __future__ import annotations
+
+from warpmpc.codegen.ir import BINARY, Op
 
 # Warp's clang knows all of libm by its builtins, though Warp declares only some of it.
 _NAMES = {
@@ -19,19 +22,21 @@ _NAMES = {
 #define SCALAR float
 #if defined(__CUDA_ARCH__)
 #define LIBM(name) ::name##f
+#define INVERSE_ERF ::erfinvf
 #else
 #define LIBM(name) __builtin_##name##f
+#define INVERSE_ERF Scalar::erfinv
 #endif
-#define INVERSE_ERF ::erfinvf
 """,
     "float64": """
 #define SCALAR double
 #if defined(__CUDA_ARCH__)
 #define LIBM(name) ::name
+#define INVERSE_ERF ::erfinv
 #else
 #define LIBM(name) __builtin_##name
+#define INVERSE_ERF Scalar::erfinv
 #endif
-#define INVERSE_ERF ::erfinv
 """,
 }
 
@@ -46,8 +51,9 @@ typedef SCALAR Pack;
 #define PART __device__ __noinline__
 #define CARRIED(count) Pack carried[count];
 #define RELEASE_CARRIED
-#define EACH(f, name) static WHOLE Pack name(Pack x) { return f(x); }
-#define EACH_PAIR(f, name) static WHOLE Pack name(Pack x, Pack y) { return f(x, y); }
+#define EACH(attribute, f, name) static attribute Pack name(Pack x) { return f(x); }
+#define EACH_PAIR(attribute, f, name)                                                   \
+    static attribute Pack name(Pack x, Pack y) { return f(x, y); }
 #else
 typedef SCALAR Pack __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR))));
 #define GET(base, row) (*(const Pack*)((base) + (Offset)(row) * 32))
@@ -56,52 +62,53 @@ typedef SCALAR Pack __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR)))
 #define PART __attribute__((noinline))
 #define CARRIED(count) Pack* carried = (Pack*)malloc((count) * sizeof(Pack));
 #define RELEASE_CARRIED free(carried);
-#define EACH(f, name)                                                                   \
-    static __attribute__((noinline)) Pack name(Pack x) {                                \
+// Warp's own erfinv loses its digits near zero.
+struct Scalar {
+    static double erfinv(double x) {
+        const double size = __builtin_fabs(x);
+        if (size < 1e-8) return x * 0.88622692545275801365;
+        if (!(size < 1)) return size == 1 ? x * __builtin_inf() : __builtin_nan("");
+        const double w = __builtin_log1p(-size * size), t = 4.3307 + 0.5 * w;
+        double y = __builtin_sqrt(__builtin_sqrt(t * t - w * 6.8027) - t);
+        for (int step = 0; step < 3; ++step) {  // Halley; from 2e-3 to all digits
+            const double f = size < 0.5 ? __builtin_erf(y) - size : (1 - size) - __builtin_erfc(y);
+            y -= f / (1.1283791670955126 * __builtin_exp(-y * y) + f * y);
+        }
+        return __builtin_copysign(y, x);
+    }
+};
+#define EACH(attribute, f, name)                                                        \
+    static attribute Pack name(Pack x) {                                \
         Pack result;                                                                    \
         for (int l = 0; l < 32; ++l) result[l] = f(x[l]);                               \
         return result;                                                                  \
     }
-#define EACH_PAIR(f, name)                                                              \
-    static __attribute__((noinline)) Pack name(Pack x, Pack y) {                        \
+#define EACH_PAIR(attribute, f, name)                                                   \
+    static attribute Pack name(Pack x, Pack y) {                        \
         Pack result;                                                                    \
         for (int l = 0; l < 32; ++l) result[l] = f(x[l], y[l]);                         \
         return result;                                                                  \
     }
 #endif
 #define AT(base, row) (*(Pack*)((base) + (Offset)(row) * 32))
-struct Math {
-EACH(LIBM(exp), exp)
-EACH(LIBM(log), log)
-EACH(LIBM(sin), sin)
-EACH(LIBM(cos), cos)
-EACH(LIBM(tan), tan)
-EACH(LIBM(asin), asin)
-EACH(LIBM(acos), acos)
-EACH(LIBM(atan), atan)
-EACH(LIBM(sinh), sinh)
-EACH(LIBM(cosh), cosh)
-EACH(LIBM(tanh), tanh)
-EACH(LIBM(asinh), asinh)
-EACH(LIBM(acosh), acosh)
-EACH(LIBM(atanh), atanh)
-EACH(LIBM(log1p), log1p)
-EACH(LIBM(expm1), expm1)
-EACH(LIBM(erf), erf)
-EACH(INVERSE_ERF, erfinv)
-EACH_PAIR(LIBM(pow), pow)
-EACH_PAIR(LIBM(fmod), fmod)
-EACH_PAIR(LIBM(remainder), remainder)
-EACH_PAIR(LIBM(atan2), atan2)
-EACH_PAIR(LIBM(hypot), hypot)
+"""
+
+_LIBM_NAMES = """
+    EXP LOG POW SIN COS TAN ASIN ACOS ATAN ATAN2 SINH COSH TANH ASINH ACOSH ATANH LOG1P EXPM1 ERF
+    ERFINV FMOD REMAINDER HYPOT
+"""
+_LIBM = [Op[name] for name in _LIBM_NAMES.split()]
+# Few instructions: always inlined, and vector instructions on the CPU.
+_SHORT = r"""
+struct Quick {
 #if defined(__CUDA_ARCH__)
-EACH(LIBM(sqrt), sqrt)
-EACH(LIBM(floor), floor)
-EACH(LIBM(ceil), ceil)
-EACH(LIBM(fabs), fabs)
-EACH_PAIR(LIBM(copysign), copysign)
-EACH_PAIR(LIBM(fmin), fmin)
-EACH_PAIR(LIBM(fmax), fmax)
+EACH(WHOLE, LIBM(sqrt), sqrt)
+EACH(WHOLE, LIBM(floor), floor)
+EACH(WHOLE, LIBM(ceil), ceil)
+EACH(WHOLE, LIBM(fabs), fabs)
+EACH_PAIR(WHOLE, LIBM(copysign), copysign)
+EACH_PAIR(WHOLE, LIBM(fmin), fmin)
+EACH_PAIR(WHOLE, LIBM(fmax), fmax)
 #else
 static Pack sqrt(Pack x) { return __builtin_elementwise_sqrt(x); }
 static Pack floor(Pack x) { return __builtin_elementwise_floor(x); }
@@ -114,8 +121,21 @@ static Pack fmax(Pack x, Pack y) { return ((y < x) | (y != y)) ? x : y; }
 #endif
 };
 """
+QUICK = ("sqrt", "floor", "ceil", "fabs", "copysign", "fmin", "fmax")
+
+
+def _functions(struct: str, attribute: str) -> str:
+    """A struct with all functions of libm."""
+    lines = []
+    for op in _LIBM:
+        name = op.name.lower()
+        function = "INVERSE_ERF" if op is Op.ERFINV else f"LIBM({name})"
+        lines.append(f"{'EACH_PAIR' if op in BINARY else 'EACH'}({attribute}, {function}, {name})")
+    return "\n".join([f"struct {struct} {{", *lines, "};\n"])
 
 
 def preamble(dtype: str) -> str:
     """Definitions that precede the structs of `emit_native.struct_text`."""
-    return _NAMES[dtype] + _TEXT
+    called = "#if defined(__CUDA_ARCH__)\n" + _functions("Called", "PART")
+    called += "#else\ntypedef Math Called;\n#endif\n"
+    return _NAMES[dtype] + _TEXT + _SHORT + _functions("Math", "WHOLE") + called
