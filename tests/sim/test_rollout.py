@@ -384,6 +384,8 @@ class TestErrors:
             ({"resets": lambda x: (True, x)}, r"resets must return a boolean per instance, shape"),
             ({"resets": lambda x: (x[:, 0], x)}, r"got shape \(5,\), dtype float64"),
             ({"resets": lambda x: (x[:, 0] > 0, x[0])}, "resets must return states like x"),
+            ({"simulate": dict.update}, r"a readable signature \(.*\); wrap it into a function"),
+            ({"record": "z"}, r"record must be a sequence of names; pass \['z'\]"),
             ({"record": ["lambda"]}, "record names 'lambda', which is no array of a solution"),
             ({"warm_start": np.zeros((4, 3))}, r"leading axes \[\[4\]\], x0 has 5 instances; pass"),
         ],
@@ -401,7 +403,7 @@ class TestErrors:
                 return x
 
         with pytest.raises(
-            ProblemError, match=r"simulate cannot be hashed, .* wrap it into a func"
+            ProblemError, match=r"simulate needs a hash, .* wrap it into a function"
         ):
             rollout(SOLVER, Plant(), X0, 2)
 

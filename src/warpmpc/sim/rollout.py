@@ -60,11 +60,11 @@ def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments ar
 
     Each step solves from the last solution, moved by one node; applies the first input; adds the
     disturbance; and resets instances.  The functions are JAX functions of whole batches
-    (``[batch, n]``).  Of the arguments below they may leave out any but the first of each (x and u
-    of `simulate`), and are handed those that they name: `t` is the number of the step, `key` a
-    random key of their own.  Instances do not see each other: one whose state is not finite stays
-    alone with it.  The result is differentiable where the solver and the functions are; memory
-    grows with the number of steps then.
+    (``[batch, n]``).  Their arguments are found by the names below, where `t` is the number of the
+    step and `key` a random key of their own; what a function does not need it may leave out, apart
+    from x and u of `simulate`, t of `params` and x of `resets`.  Instances do not see each other:
+    one whose state is not finite stays alone with it.  The result is differentiable where the
+    solver and the functions are; memory grows with the number of steps then.
 
     The program is compiled once for the same solver, functions and number of steps: pass the same
     function objects, and numbers that change as `params`, `plant` or `x0`.
@@ -94,6 +94,8 @@ def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments ar
     _check_steps(start, "start", 0)
     if method not in METHODS:
         raise SettingsError(f"method must be one of {METHODS}, got {method!r}.")
+    if isinstance(record, str):
+        raise ProblemError(f"record must be a sequence of names; pass [{record!r}].")
     varying = params if callable(params) else None
     _check_function("simulate", simulate, key)
     optional = {"params": varying, "disturbance": disturbance, "resets": resets}
@@ -159,23 +161,24 @@ def _check_function(name: str, function: Any, key: Any) -> None:
     """A function that can be called as promised, and whose program can be found again."""
     if not callable(function):
         raise ProblemError(f"{name} must be a function, got {type(function).__name__}.")
+    try:
+        hash(function)
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as reason:
+        raise ProblemError(
+            f"{name} needs a hash, so that its program is found again, and a readable signature "
+            f"({reason}); wrap it into a function."
+        ) from None
     n_positional, offered = ARGUMENTS[name]
     names = taken(function, offered)
     try:
-        inspect.signature(function).bind(*range(n_positional), **dict.fromkeys(names))
+        signature.bind(*range(n_positional), **dict.fromkeys(names))
     except TypeError as reason:
         raise ProblemError(
-            f"{name}{inspect.signature(function)} cannot be called ({reason}): it gets "
-            f"{n_positional} arguments by position, and {', '.join(offered)} if it names them so."
+            f"{name}{signature} cannot be called ({reason}): it gets {n_positional} arguments by "
+            f"position, and {', '.join(offered)} if it names them so."
         ) from None
     if "key" in names and key is None:
         raise ProblemError(
             f"{name} takes a random key; pass one to rollout: key=jax.random.key(0)."
         )
-    try:
-        hash(function)
-    except TypeError:
-        raise ProblemError(
-            f"{name} cannot be hashed, so its compiled program could not be found again; wrap it "
-            "into a function."
-        ) from None
