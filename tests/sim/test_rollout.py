@@ -121,26 +121,24 @@ class TestLoop:
 
     @pytest.mark.parametrize("given", [np.full(3, 7.0), np.full((BATCH, 3), 7.0)])
     def test_first_warm_start(self, given):
-        result = rollout(SOLVER, simulate, X0, 2, warm_start=given)
-        np.testing.assert_array_equal(result.iterations[0], [8, 9])
+        result = rollout(SOLVER, simulate, X0, STEPS, warm_start=given)
+        np.testing.assert_array_equal(result.iterations[0], np.arange(STEPS) + 8)
 
     def test_goes_on_where_another_ended(self):
         def late(x, u, t):
             return simulate(x, u) + 0.1 * t
 
         whole = rollout(SOLVER, late, X0, STEPS)
-        first = rollout(SOLVER, late, X0, 5)
-        rest = rollout(
-            SOLVER, late, first.x[:, -1], STEPS - 5, warm_start=first.warm_start, start=5
-        )
-        np.testing.assert_array_equal(whole.x[:, 5:], rest.x)
-        np.testing.assert_array_equal(whole.iterations[:, 5:], rest.iterations)
+        first = rollout(SOLVER, late, X0, 6)
+        rest = rollout(SOLVER, late, first.x[:, -1], 6, warm_start=first.warm_start, start=6)
+        np.testing.assert_array_equal(whole.x[:, 6:], rest.x)
+        np.testing.assert_array_equal(whole.iterations[:, 6:], rest.iterations)
         np.testing.assert_array_equal(whole.warm_start.z, rest.warm_start.z)
 
     def test_records(self):
         result = rollout(SOLVER, simulate, X0, 3, record=["z"])
         np.testing.assert_array_equal(result.recorded["z"][1, :, 0], [0, 1, 2])
-        assert rollout(SOLVER, simulate, X0, 3).recorded == {}
+        assert rollout(SOLVER, simulate, X0, STEPS).recorded == {}
 
     def test_one_program_for_equal_calls(self):
         traces = []
@@ -160,12 +158,31 @@ class TestLoop:
 
 
 class TestWorld:
-    def test_constant_parameters(self):
+    def test_parameters_plant_and_disturbance(self):
         goal = np.random.default_rng(1).normal(size=(BATCH, 1))
-        close(
-            rollout(SOLVER, simulate, X0, STEPS, params={"goal": goal}),
-            reference(X0, goal=lambda k, x: goal),
+        mass = np.linspace(0.5, 2, BATCH)[:, None]
+
+        def heavier(x, u, plant):
+            return simulate(x, u / plant["mass"])
+
+        def push(x, u, t):
+            return 0.01 * t * x * u
+
+        result = rollout(
+            SOLVER,
+            heavier,
+            X0,
+            STEPS,
+            params={"goal": goal},
+            plant={"mass": mass},
+            disturbance=push,
         )
+        expected = reference(
+            X0,
+            goal=lambda k, x: goal,
+            more=lambda k, x, u: (u / mass - u) @ B.T + 0.01 * k * x * u,
+        )
+        close(result, expected)
 
     def test_parameters_that_change(self):
         close(
@@ -175,23 +192,6 @@ class TestWorld:
         close(
             rollout(SOLVER, simulate, X0, STEPS, params=lambda k, x: {"goal": 0.5 * x[:, :1] + k}),
             reference(X0, goal=lambda k, x: 0.5 * x[:, :1] + k),
-        )
-
-    def test_parameters_of_the_plant(self):
-        mass = np.linspace(0.5, 2, BATCH)[:, None]
-
-        def heavier(x, u, plant):
-            return simulate(x, u / plant["mass"])
-
-        close(
-            rollout(SOLVER, heavier, X0, STEPS, plant={"mass": mass}),
-            reference(X0, more=lambda k, x, u: (u / mass - u) @ B.T),
-        )
-
-    def test_disturbances(self):
-        close(
-            rollout(SOLVER, simulate, X0, STEPS, disturbance=lambda x, u, t: 0.01 * t * x * u),
-            reference(X0, more=lambda k, x, u: 0.01 * k * x * u),
         )
 
     def test_random_numbers(self):
@@ -259,7 +259,7 @@ class TestWorld:
         assert result.finite.all()
         bad = np.full((BATCH, 3), 5.0)
         bad[1, 2] = np.nan
-        result = rollout(SOLVER, simulate, X0, 2, warm_start=bad)
+        result = rollout(SOLVER, simulate, X0, STEPS, warm_start=bad)
         np.testing.assert_array_equal(result.iterations[:, 0], [6, 1, 6, 6, 6])
 
 
@@ -344,7 +344,7 @@ class TestMetrics:
     def test_what_is_not_finite_fails(self):
         x0 = X0.copy()
         x0[3] = np.nan
-        result = rollout(SOLVER, simulate, x0, 4)
+        result = rollout(SOLVER, simulate, x0, STEPS)
         everyone = result.success(lambda x, u: True)
         np.testing.assert_array_equal(everyone, np.arange(BATCH) != 3)
         assert np.isinf(result.max_violation[3])
@@ -355,7 +355,7 @@ class TestMetrics:
         [(lambda x, u: x[-1] < 1, r"bool\[2\]"), (lambda x, u: x[-1, 0], r"float64\[\]")],
     )
     def test_predicates_are_booleans(self, predicate, found):
-        result = rollout(SOLVER, simulate, X0, 2)
+        result = rollout(SOLVER, simulate, X0, STEPS)
         with pytest.raises(ProblemError, match=f"one boolean per instance, got {found}; compare"):
             result.success(predicate)
 

@@ -133,6 +133,12 @@ def run(
     return state, jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), seen)
 
 
+@jax.jit
+def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Results of consecutive runs as those of one."""
+    return jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *parts)
+
+
 def call(function: Function, *positional: Any, **offered: Any) -> Any:
     """Calls a function of the caller with those of the offered arguments that it names."""
     return function(*positional, **{name: offered[name] for name in taken(function, offered)})

@@ -18,7 +18,7 @@ from jax.core import Tracer
 
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array
-from warpmpc.sim.closed_loop import ClosedLoop, Function, LoopState, run, taken
+from warpmpc.sim.closed_loop import ClosedLoop, Function, LoopState, joined, run, taken
 from warpmpc.sim.progress import ProgressBar, Report, chunk_length
 from warpmpc.sim.types import Controller, Rollout
 from warpmpc.sqp.types import MPCWarmStart
@@ -125,7 +125,7 @@ def _in_parts(
         jax.block_until_ready(state)
         parts.append(seen)
         report(done + length, steps)
-    return state, jax.tree.map(lambda *a: jnp.concatenate(a, axis=1), *parts)
+    return state, joined(parts)
 
 
 def _begin(loop: ClosedLoop, data: Any, x0: Any, warm_start: Any, start: int) -> LoopState:
