@@ -29,6 +29,8 @@ from warpmpc.qp.ldl_solver import LDLFactor, LDLSolver
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, RowClass, Status
+from warpmpc.sim.rollout import rollout
+from warpmpc.sim.types import Rollout
 from warpmpc.sqp.settings import LineSearchSettings, SQPSettings
 from warpmpc.sqp.solver import MPCSolver
 from warpmpc.sqp.types import MPCStatus, MPCWarmStart, QPState, Solution, StepResult
@@ -54,6 +56,7 @@ __all__ = [
     "QPSolver",
     "QPState",
     "QPWarmStart",
+    "Rollout",
     "RowClass",
     "SQPSettings",
     "SettingsError",
@@ -67,4 +70,5 @@ __all__ = [
     "WarpMPCError",
     "__version__",
     "from_jax",
+    "rollout",
 ]

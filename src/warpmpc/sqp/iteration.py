@@ -27,6 +27,7 @@ _DEFAULT_TOLERANCES = {
     "float32": {"tol_step": 1e-3, "tol_kkt": 1e-3, "tol_violation": 1e-4},
     "float64": {"tol_step": 1e-6, "tol_kkt": 1e-6, "tol_violation": 1e-6},
 }
+_FIRST, _REST = slice(0, 1), slice(1, None)
 
 
 @jax.tree_util.register_dataclass
@@ -172,7 +173,7 @@ class SQPIteration:
         choice = choose(trial, self.settings)
         kkt = self._kkt_residual(data, state)
         still = norm(state.d) <= self._tol["tol_step"] * jnp.maximum(1, norm(now.z))
-        feasible = trial.here.worst <= self._tol["tol_violation"]
+        feasible = trial.here.worst[0] <= self._tol["tol_violation"]
         solved = usable & ~found.infeasible
         converged = solved & still & feasible & (kkt <= self._tol["tol_kkt"])
         moves = usable & (~converged | always)
@@ -219,10 +220,9 @@ class SQPIteration:
         points = z[None] + steps[:, None, None, None] * state.d[None]
         flat = self.programs.evaluate(points.reshape(-1, *z.shape[1:]), p)
         everywhere = jax.tree.map(lambda a: a.reshape(steps.size, *z.shape[:1], 1, LANES), flat)
-        here = jax.tree.map(lambda a: a[0], everywhere)
-        there = jax.tree.map(lambda a: a[1:], everywhere)
+        here, there = (jax.tree.map(lambda a: a[part], everywhere) for part in (_FIRST, _REST))
         slope = total(data.q * state.d) + self._penalty_change(data, state)
-        return Trial(here, there, slope, norm(state.y)), everywhere
+        return Trial(here, there, slope[None], norm(state.y)[None]), everywhere
 
     def _penalty_change(self, data: QPData, state: QPState) -> jax.Array | float:
         """What the QP expects the penalties of soft rows to change by."""

@@ -1,8 +1,8 @@
 """Which step length of a ladder is taken: filter, l1 merit function, or the full step.
 
-Reads: cost and violation at the iterate and at all trial points.  Produces: `Choice`.  Arrays are
-``[tiles, 1, 32]``, those of the ladder ``[steps, tiles, 1, 32]``, the largest step first.  Register
-a new rule in `LINE_SEARCHES`.
+Reads: cost and violation at the iterate and at all trial points.  Produces: `Choice`.  Arrays of a
+`Trial` are ``[steps, tiles, 1, 32]``, the largest step first; one step for what all have in common.
+Register a new rule in `LINE_SEARCHES`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Trial:
     """What a line search knows.
 
     Attributes:
-        here: At the iterate.
-        there: At all trial points.
+        here: At the iterate, ``[1, tiles, 1, 32]``.
+        there: At all trial points, ``[steps, tiles, 1, 32]``.
         slope: Change of the cost along the direction to first order (m0).
         weight: Largest multiplier, for merit functions.
     """
