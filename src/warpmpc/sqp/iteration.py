@@ -27,7 +27,6 @@ _DEFAULT_TOLERANCES = {
     "float32": {"tol_step": 1e-3, "tol_kkt": 1e-3, "tol_violation": 1e-4},
     "float64": {"tol_step": 1e-6, "tol_kkt": 1e-6, "tol_violation": 1e-6},
 }
-_FIRST, _REST = slice(0, 1), slice(1, None)
 
 
 @jax.tree_util.register_dataclass
@@ -220,7 +219,8 @@ class SQPIteration:
         points = z[None] + steps[:, None, None, None] * state.d[None]
         flat = self.programs.evaluate(points.reshape(-1, *z.shape[1:]), p)
         everywhere = jax.tree.map(lambda a: a.reshape(steps.size, *z.shape[:1], 1, LANES), flat)
-        here, there = (jax.tree.map(lambda a: a[part], everywhere) for part in (_FIRST, _REST))
+        here = jax.tree.map(lambda a: a[:1], everywhere)
+        there = jax.tree.map(lambda a: a[1:], everywhere)
         slope = total(data.q * state.d) + self._penalty_change(data, state)
         return Trial(here, there, slope[None], norm(state.y)[None]), everywhere
 
