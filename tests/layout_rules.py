@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 MAX_LINES = 400
 LAYERS = ("problem", "symbolic", "codegen", "kernels", "qp", "sqp", "sim", "learn")
-FOUNDATION = ("_checks", "_errors", "_types")
+FOUNDATION = ("_checks", "_errors", "_types", "_version")
 ROOT = "__init__"  # the public names; whoever imports them imports every layer
 
 # Who may be imported from where.  A layer sees itself and everything to its left; systems are

@@ -20,6 +20,7 @@ from warpmpc._errors import (
     WarpMPCError,
 )
 from warpmpc._types import FactorStatus
+from warpmpc._version import __version__
 from warpmpc.problem.from_jax import from_jax
 from warpmpc.problem.mpc_problem import MPCProblem, StageGroup
 from warpmpc.problem.ocp import OCP
@@ -34,8 +35,6 @@ from warpmpc.sim.types import Rollout
 from warpmpc.sqp.settings import LineSearchSettings, SQPSettings
 from warpmpc.sqp.solver import MPCSolver
 from warpmpc.sqp.types import MPCStatus, MPCWarmStart, QPState, Solution, StepResult
-
-__version__ = "0.1.0"
 
 __all__ = [
     "OCP",

@@ -13,9 +13,10 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
+
+from warpmpc._version import __version__
 
 CACHE_VARIABLE = "WARPMPC_CACHE_DIR"
 _SEAL = "# sha256 "
@@ -24,9 +25,9 @@ _SEAL = "# sha256 "
 def cache_folder() -> Path:
     """Folder of generated modules: $WARPMPC_CACHE_DIR, or one below the user's cache folder."""
     if given := os.environ.get(CACHE_VARIABLE):
-        return Path(given).expanduser() / version("warpmpc")
+        return Path(given).expanduser() / __version__
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "warpmpc" / version("warpmpc")
+    return Path(base).expanduser() / "warpmpc" / __version__
 
 
 def load_module(name: str, key: str, make_text: Callable[[], str]) -> ModuleType:
