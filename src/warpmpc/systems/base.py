@@ -124,17 +124,34 @@ def benchmark_settings(
         rho_equality: Factor on rho for equality rows; 1: all rows have the same rho.
         line_search: Kind of the line search.
     """
+    # Defaults are written out: a better one must not change what is compared with others.
     return SQPSettings(
         mode="fixed",
         max_iter=sqp_iter,
-        line_search=LineSearchSettings(kind=line_search, step_min=step_min),
+        hessian="gauss_newton",
+        line_search=LineSearchSettings(
+            kind=line_search,
+            decay=0.5,
+            step_min=step_min,
+            scale=0.1,
+            theta_max=1e-1,
+            theta_min=1e-3,
+            gamma=1e-3,
+            armijo=1e-4,
+            rounding=0.0,
+            fallback="smallest",
+        ),
         qp=ADMMSettings(
-            max_iter=admm_iter,
+            rho=0.1,
             rho_equality=rho_equality,
+            sigma=1e-6,
+            relaxation=1.6,
+            max_iter=admm_iter,
             check_every=0,
             adaptive_rho_every=0,
             scaling=0,
         ),
+        qp_start="last",
     )
 
 

@@ -13,14 +13,12 @@ from typing import Any
 
 import casadi as ca
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.problem.ocp import OCP
 from warpmpc.systems.base import (
     Metrics,
     System,
-    batched,
     benchmark_settings,
     closed_loop,
     euler_step,
@@ -142,8 +140,8 @@ def simulate(x: jax.Array, u: jax.Array) -> jax.Array:
 
 def motor_excess(u: np.ndarray) -> np.ndarray:
     """By how much each motor would exceed its limits, negative if it does not."""
-    formula = partial(motors, physics=tuple(PHYSICS.values()))
-    thrust = np.asarray(batched(formula, jnp.asarray(u)))
+    split = [u[..., i] for i in range(len(INPUTS))]
+    thrust = np.stack(motors(np, split, tuple(PHYSICS.values())), axis=-1)
     return np.maximum(thrust - MOTOR_LIMIT, -thrust)
 
 
