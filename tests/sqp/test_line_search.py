@@ -33,11 +33,12 @@ def published_filter(c0, th0, m0, costs, thetas):
     return None, 0
 
 
-def draw(rng, steps, tiles=100):
+def draw(rng, steps, tiles=60):
     """Random numbers around all thresholds: costs, squared violations, slopes and multipliers."""
     shape = (steps, tiles, 1, LANES)
-    theta = 10.0 ** rng.uniform(-5, 1, shape) * rng.choice([0, 1, 1, 1], shape)
-    theta_0 = 10.0 ** rng.uniform(-5, 1, shape[1:]) * rng.choice([0, 1, 1], shape[1:])
+    least = rng.choice([-5, -1.5], shape[1:])  # half of the instances stay far from feasibility
+    theta = 10.0 ** rng.uniform(least, 1, shape) * rng.choice([0, 1, 1, 1], shape)
+    theta_0 = 10.0 ** rng.uniform(least, 1) * rng.choice([0, 1, 1], shape[1:])
     cost_0 = rng.normal(size=shape[1:])
     # Changes of the cost from far below to far above those that the rules can tell apart.
     change = rng.choice([-1, 1], shape) * 10.0 ** rng.uniform(-8, 0, shape)
