@@ -124,6 +124,18 @@ class TestFoldVmap:
         np.testing.assert_allclose(total, expected(a, b)[1].sum())
         np.testing.assert_allclose(cumulated[:, 0], expected(a, b)[0])
 
+    def test_branch_on_a_mapped_predicate(self):
+        """It maps even constants such as the tables of a kernel."""
+        table = jnp.arange(3.0)
+
+        def one(flag, a):
+            return jax.lax.cond(flag, fold_vmap(lambda a: a * table[None]), jnp.negative, a)
+
+        a, _ = arguments(5)
+        flags = np.arange(5) % 2 == 0
+        wanted = np.where(flags[:, None, None], a * np.arange(3), -a)
+        np.testing.assert_array_equal(jax.vmap(one)(flags, a), wanted)
+
 
 class TestSharedMemoryLimit:
     def test_without_a_gpu_that_of_hopper(self, monkeypatch):
