@@ -78,11 +78,11 @@ def _cuts(program: ScalarProgram, last: IntArray, length: int) -> IntArray:
     np.add.at(change, np.arange(n) + 1, 1)
     np.add.at(change, last + 1, -1)
     alive = np.cumsum(change)
-    cuts = [0]
+    # At least half the length, or chunks become many; ties go to the longest chunk.
+    cuts, least = [0], max(1, length // 2)
     while n - cuts[-1] > length:
-        # At least half the length, or chunks become many; ties go to the longest chunk.
-        window = alive[cuts[-1] + length // 2 : cuts[-1] + length + 1]
-        cuts.append(cuts[-1] + length // 2 + window.size - 1 - int(np.argmin(window[::-1])))
+        window = alive[cuts[-1] + least : cuts[-1] + length + 1]
+        cuts.append(cuts[-1] + length - int(np.argmin(window[::-1])))
     return np.array(cuts, dtype=np.int32)
 
 

@@ -161,7 +161,7 @@ def _leaves(program: ScalarProgram, arrays: Arrays) -> tuple[list[jax.Array], ja
                 f"{program.name}: {name} has shape {array.shape}; its last axis must have length "
                 f"{size}, the structural nonzeros in column-major order."
             )
-    dtype = jnp.result_type(float, *arrays) if not arrays else jnp.result_type(*arrays)
+    dtype = jnp.result_type(float, *arrays)
     leading = jnp.broadcast_shapes(*(array.shape[:-1] for array in arrays))
     values = []
     for array in arrays:

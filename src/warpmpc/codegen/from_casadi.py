@@ -22,7 +22,6 @@ _ADVICE = {
         'option {"always_inline": True}.'
     ),
     ca.OP_PRINTME: "prints while it evaluates; remove `printme` from the expression.",
-    ca.OP_PARAMETER: "is a free variable; make it an input of the function.",
 }
 
 
@@ -92,7 +91,7 @@ class _Builder:
             index, element = function.instruction_input(k)
             self._slots[into[0]] = int(self._starts[index]) + element
         elif code == ca.OP_CONST:
-            # The bytes tell 0 from -0, and a NaN from another one.
+            # As bytes a NaN equals itself, and zeros of different sign differ.
             key = np.float64(function.instruction_constant(k)).tobytes()
             self._slots[into[0]] = ~self._constants.setdefault(key, len(self._constants))
         elif code == ca.OP_OUTPUT:

@@ -18,6 +18,7 @@ from warpmpc._errors import CodegenError
 from warpmpc.codegen.cache import load_module
 from warpmpc.codegen.stage_module import StageCase, module_key, module_text, plan_stages
 from warpmpc.kernels.ffi import launch
+from warpmpc.kernels.loading import load_kernel
 from warpmpc.kernels.tiles import LANES
 
 __all__ = ["StageCase", "StageKernels"]
@@ -89,6 +90,7 @@ class StageKernels:
                 )
         n_tiles = max(tile.shape[0] for tile in tiles)
         n_items = self._plan.n_items
+        load_kernel(self.kernel, _BLOCK)
         return launch(
             self.kernel,
             [*tiles, self._table, n_items],

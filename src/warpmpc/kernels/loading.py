@@ -1,0 +1,74 @@
+"""Compiled kernels are loaded before their first launch, so that a damaged cache can be mended.
+
+Warp keeps compiled kernels in a folder of its own.  If one of them cannot be loaded it is built
+again; if the folder cannot be written, a temporary one takes its place.  Both warn.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
+
+import jax
+import warp as wp
+
+from warpmpc._errors import CodegenError
+
+
+@cache
+def load_kernel(kernel: wp.Kernel, block: int) -> None:
+    """Builds or loads a kernel for the default device.
+
+    Args:
+        kernel: A kernel in a module of its own.
+        block: Threads per block on CUDA.
+    """
+    start_warp()
+    device = wp.device_from_jax(jax.devices()[0])
+    block_dim = block if device.is_cuda else 1
+    try:
+        kernel.module.load(device, block_dim)
+    except OSError as error:
+        _use_temporary_cache(error)
+        _load_again(kernel, device, block_dim)
+    except Exception as error:
+        folder = Path(wp.config.kernel_cache_dir) / kernel.module.get_module_identifier(block_dim)
+        if not folder.exists():
+            raise CodegenError(f"Kernel {kernel.key} could not be built: {error}") from error
+        _warn(f"The compiled kernel in {folder} is damaged ({error}); it is built again.")
+        shutil.rmtree(folder, ignore_errors=True)
+        _load_again(kernel, device, block_dim)
+
+
+def _load_again(kernel: wp.Kernel, device: wp.Device, block_dim: int) -> None:
+    kernel.module.mark_modified()
+    try:
+        kernel.module.load(device, block_dim)
+    except Exception as error:
+        raise CodegenError(f"Kernel {kernel.key} could not be built: {error}") from error
+
+
+@cache
+def start_warp() -> None:
+    """Starts Warp, with a temporary kernel cache where its folder cannot be made."""
+    try:
+        wp.init()
+    except OSError as error:
+        _use_temporary_cache(error)
+        wp.init()
+
+
+def _use_temporary_cache(error: OSError) -> None:
+    folder = tempfile.mkdtemp(prefix="warpmpc_kernels_")
+    _warn(
+        f"Warp's kernel cache is not writable ({error}); compiled kernels go to {folder} and are "
+        "lost afterwards.  Set WARP_CACHE_PATH to a folder that can be written."
+    )
+    wp.config.kernel_cache_dir = folder
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=4)
