@@ -23,11 +23,6 @@ from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import Evaluation, StagePrograms
 from warpmpc.sqp.types import History, MPCStatus, QPState
 
-_DEFAULT_TOLERANCES = {
-    "float32": {"tol_step": 1e-3, "tol_kkt": 1e-3, "tol_violation": 1e-4},
-    "float64": {"tol_step": 1e-6, "tol_kkt": 1e-6, "tol_violation": 1e-6},
-}
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
@@ -87,9 +82,7 @@ class SQPIteration:
         self.programs, self.qp, self.settings = programs, qp, settings
         assembly = programs.assembly
         self.matrices: QPMatrices = qp.matrices
-        defaults = _DEFAULT_TOLERANCES[programs.dtype]
-        given = {name: getattr(settings, name) for name in defaults}
-        self._tol = {name: defaults[name] if v is None else v for name, v in given.items()}
+        self._tol = settings.tolerances(programs.dtype)
         hard = jnp.ones(programs.problem.n_cons, dtype=bool)
         self._is_hard = hard.at[assembly.soft_rows].set(False)[None, :, None]
 
@@ -166,15 +159,18 @@ class SQPIteration:
         found = self.direction(data, now.qp, active)
         usable = found.usable
         state = jax.tree.map(lambda a: jnp.where(usable, a, 0), found.state)
-        # Multipliers of a QP without solution grow without bound.
-        state = replace(state, y=jnp.where(found.infeasible, 0, state.y))
         trial, all_points = self._trial(now.z, state, data, p)
+        # Multipliers of a QP without solution grow without bound: they say how much feasibility
+        # matters, but are no start for the next QP.
+        state = replace(state, y=jnp.where(found.infeasible, 0, state.y))
         choice = choose(trial, self.settings)
         kkt = self._kkt_residual(data, state)
-        still = norm(state.d) <= self._tol["tol_step"] * jnp.maximum(1, norm(now.z))
-        feasible = trial.here.worst[0] <= self._tol["tol_violation"]
+        still = norm(state.d) <= self._tol.step * jnp.maximum(1, norm(now.z))
+        feasible = trial.here.worst[0] <= self._tol.violation
         solved = usable & ~found.infeasible
-        converged = solved & still & feasible & (kkt <= self._tol["tol_kkt"])
+        # Where no step is acceptable any more, the conditions alone decide.
+        at_rest = still | ~choice.accepted
+        converged = solved & at_rest & feasible & (kkt <= self._tol.kkt)
         moves = usable & (~converged | always)
         position = jnp.where(moves & (choice.alpha > 0), choice.index + 1, 0)
         alpha = jnp.where(position > 0, choice.alpha, 0)
@@ -248,7 +244,9 @@ def _status(found: Direction, converged: jax.Array, choice: Choice) -> jax.Array
     reason = jnp.where(found.infeasible, MPCStatus.QP_INFEASIBLE, MPCStatus.LINE_SEARCH_FAILED)
     status = jnp.where(choice.accepted, MPCStatus.MAX_ITER, reason)
     status = jnp.where(converged, MPCStatus.CONVERGED, status)
-    return jnp.where(found.usable, status, MPCStatus.NON_FINITE).astype(jnp.int32)
+    crossed = found.status == Status.INVALID_BOUNDS
+    unusable = jnp.where(crossed, MPCStatus.QP_INFEASIBLE, MPCStatus.NON_FINITE)
+    return jnp.where(found.usable, status, unusable).astype(jnp.int32)
 
 
 def _penalty(

@@ -57,11 +57,23 @@ def filter_accepts(trial: Trial, steps: jax.Array, settings: SQPSettings) -> jax
     theta_0, theta_i = theta(trial.here, settings), theta(trial.there, settings)
     cost_0, cost_i = _with_slack(trial.here.cost, settings), trial.there.cost
     less_violated = theta_i < (1 - s.gamma) * theta_0
-    theta_min = settings.theta_min
-    near = (theta_i < theta_min) & (theta_0 < theta_min) & (trial.slope < 0)
-    armijo = cost_i < cost_0 + s.armijo * trial.slope
+    near = (theta_i < settings.theta_min) & (theta_0 < settings.theta_min)
+    if settings.converges:
+        armijo = cost_i < cost_0 + _bought(trial) + s.armijo * jnp.minimum(trial.slope, 0)
+    else:
+        near &= trial.slope < 0
+        armijo = cost_i < cost_0 + s.armijo * trial.slope
     either = (cost_i < cost_0 - s.gamma * theta_0) | less_violated
     return jnp.where(theta_i > s.theta_max, less_violated, jnp.where(near, armijo, either))
+
+
+def _bought(trial: Trial) -> jax.Array:
+    """How much cost the violations before and after a step can account for.
+
+    A step that removes a violation v raises the cost by y'v, and QPs are solved inexactly: near a
+    solution this is more than what the step promises.
+    """
+    return trial.weight * (trial.here.absolute + trial.there.absolute)
 
 
 def merit_accepts(trial: Trial, steps: jax.Array, settings: SQPSettings) -> jax.Array:
@@ -75,8 +87,8 @@ def merit_accepts(trial: Trial, steps: jax.Array, settings: SQPSettings) -> jax.
 
 
 def full_accepts(trial: Trial, steps: jax.Array, settings: SQPSettings) -> jax.Array:
-    """Every step that leads to a finite point."""
-    return jnp.isfinite(trial.there.cost)
+    """Every step; one that leads to a point that is not finite is never accepted anyway."""
+    return jnp.ones(trial.there.cost.shape, dtype=bool)
 
 
 LINE_SEARCHES: dict[str, Callable[[Trial, jax.Array, SQPSettings], jax.Array]] = {
@@ -96,7 +108,9 @@ def choose(trial: Trial, settings: SQPSettings) -> Choice:
     """The largest accepted step; if there is none, the smallest one or no step at all."""
     ladder = jnp.asarray(settings.line_search.ladder, dtype=trial.slope.dtype)
     steps = ladder[:, None, None, None]
+    there = trial.there
     accepted = LINE_SEARCHES[settings.line_search.kind](trial, steps, settings)
+    accepted &= jnp.isfinite(there.cost) & jnp.isfinite(there.squares)
     some = accepted.any(axis=0)
     index = jnp.where(some, jnp.argmax(accepted, axis=0), ladder.size - 1)
     alpha = ladder[index]

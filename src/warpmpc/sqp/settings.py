@@ -13,6 +13,23 @@ LINE_SEARCH_KINDS = ("filter", "merit", "full")
 
 
 @dataclass(frozen=True)
+class Tolerances:
+    """When an instance counts as converged."""
+
+    step: float
+    kkt: float
+    violation: float
+
+
+DEFAULT_TOLERANCES = {
+    "float32": Tolerances(step=1e-3, kkt=1e-3, violation=1e-4),
+    "float64": Tolerances(step=1e-6, kkt=1e-6, violation=1e-6),
+}
+# QPs have to be solved more accurately than the problem they approximate.
+_QP_SHARE = 0.1
+
+
+@dataclass(frozen=True)
 class LineSearchSettings:
     """How far along the direction of the QP an iteration goes.
 
@@ -94,12 +111,14 @@ class SQPSettings:
             cost's gradient; None: 1e-3 in float32, 1e-6 in float64.
         tol_violation: Largest violation of a row; None: 1e-4 in float32, 1e-6 in float64.
         hessian: "gauss_newton" (of residuals, and the exact Hessian of cost expressions) or
-            "exact" (of the Lagrangian).
+            "exact" (of the Lagrangian: converges where constraints are curved).  None: exact if
+            the iteration runs until it converges, else Gauss-Newton.
         convexify: What is done with a Hessian that may be indefinite: "project" (negative
             eigenvalues become zero) or "gershgorin" (diagonals grow).
         regularization: Added to the diagonal of the Hessian (Levenberg).
         line_search: Of the step length.
-        qp: Of the quadratic programs.
+        qp: Of the quadratic programs.  None: the defaults of `ADMMSettings`, with a tenth of
+            `tol_kkt` as tolerances if the iteration runs until it converges.
         qp_start: Where the ADMM iteration of a QP starts: "last" (direction, s and multipliers of
             the QP before, as published) or "multipliers" (zero, with the multipliers before: after
             a full step the next direction is small).  None: last with a fixed number of
@@ -112,18 +131,19 @@ class SQPSettings:
     tol_step: float | None = None
     tol_kkt: float | None = None
     tol_violation: float | None = None
-    hessian: Literal["gauss_newton", "exact"] = "gauss_newton"
+    hessian: Literal["gauss_newton", "exact"] | None = None
     convexify: Literal["project", "gershgorin"] = "project"
     regularization: float = 0.0
     line_search: LineSearchSettings = field(default_factory=LineSearchSettings)
-    qp: ADMMSettings = field(default_factory=ADMMSettings)
+    qp: ADMMSettings | None = None
     qp_start: Literal["last", "multipliers"] | None = None
     record: bool = False
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
         check_choice(self, "mode", ("converge", "fixed"))
-        check_choice(self, "hessian", ("gauss_newton", "exact"))
+        if self.hessian is not None:
+            check_choice(self, "hessian", ("gauss_newton", "exact"))
         check_choice(self, "convexify", ("project", "gershgorin"))
         if self.qp_start is not None:
             check_choice(self, "qp_start", ("last", "multipliers"))
@@ -133,15 +153,39 @@ class SQPSettings:
         for name in ("tol_step", "tol_kkt", "tol_violation"):
             if getattr(self, name) is not None:
                 check_real(self, name, "a positive finite number, or None", lambda v: v > 0)
-        for name, kind in (("line_search", LineSearchSettings), ("qp", ADMMSettings)):
-            if not isinstance(getattr(self, name), kind):
-                given = type(getattr(self, name)).__name__
-                raise SettingsError(f"{name} must be {kind.__name__}, got {given}.")
+        if not isinstance(self.line_search, LineSearchSettings):
+            given = type(self.line_search).__name__
+            raise SettingsError(f"line_search must be LineSearchSettings, got {given}.")
+        if self.qp is not None and not isinstance(self.qp, ADMMSettings):
+            raise SettingsError(f"qp must be ADMMSettings or None, got {type(self.qp).__name__}.")
 
     @property
     def converges(self) -> bool:
         """Whether the number of iterations depends on the instance."""
         return self.mode == "converge"
+
+    def tolerances(self, dtype: str) -> Tolerances:
+        """The tolerances, those of the dtype where none are given."""
+        default = DEFAULT_TOLERANCES[dtype]
+        return Tolerances(
+            step=self.tol_step or default.step,
+            kkt=self.tol_kkt or default.kkt,
+            violation=self.tol_violation or default.violation,
+        )
+
+    def qp_settings(self, dtype: str) -> ADMMSettings:
+        """Settings of the QPs, those that suit the tolerances where none are given."""
+        if self.qp is not None:
+            return self.qp
+        if not self.converges:
+            return ADMMSettings()
+        eps = _QP_SHARE * self.tolerances(dtype).kkt
+        return ADMMSettings(eps_abs=eps, eps_rel=eps)
+
+    @property
+    def hessian_kind(self) -> Literal["gauss_newton", "exact"]:
+        """Which Hessian."""
+        return self.hessian or ("exact" if self.converges else "gauss_newton")
 
     @property
     def fallback(self) -> str:

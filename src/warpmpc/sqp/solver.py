@@ -24,6 +24,7 @@ from warpmpc.kernels.tiles import LANES
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp import OCP
 from warpmpc.qp.batches import on_batches, part_size
+from warpmpc.qp.checks import finite_vectors
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.sqp import torch_bridge
@@ -78,8 +79,12 @@ class MPCSolver:
         self.problem = _as_problem(problem)
         _check_engine(engine)
         self._device = _as_device(device)
-        rule = self._rule()
-        self.programs = StagePrograms(self.problem, rule, self.dtype)
+        self.programs = StagePrograms(self.problem, self._rule(), self.dtype)
+        if not self.programs.assembly.A_pattern.nnz:
+            raise ProblemError(
+                "No constraint of this problem depends on a variable; an MPC problem has dynamics. "
+                "Add them, or a bound."
+            )
         self.qp = self._qp_solver(engine, staged, nominal)
         self.engine = self.qp.engine
         self._iteration = SQPIteration(self.programs, self.qp, self.settings)
@@ -103,18 +108,18 @@ class MPCSolver:
                 "regularization needs all diagonal entries of the Hessian: build the problem with "
                 "full_diagonal=True."
             )
-        return HessianRule(settings.hessian, settings.convexify, settings.regularization)
+        return HessianRule(settings.hessian_kind, settings.convexify, settings.regularization)
 
     def _qp_solver(self, engine: str, staged: StagedSettings | None, nominal: Any) -> QPSolver:
         at, problem = self.programs.assembly, self.problem
         stages = np.concatenate([problem.var_stage, problem.con_stage])
         has_stages = engine in ("auto", "staged")
-        soft, qp = at.soft_rows, self.settings.qp
+        soft, qp = at.soft_rows, self.settings.qp_settings(self.dtype)
         rho = (qp.rho, qp.rho * qp.rho_equality)
         return QPSolver(
             _scipy(at.P_pattern),
             _scipy(at.A_pattern),
-            settings=self.settings.qp,
+            settings=qp,
             dtype=self.dtype,
             engine=engine,
             nominal=None if nominal is None else self._nominal(nominal),
@@ -126,13 +131,14 @@ class MPCSolver:
 
     def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers of the QP at a representative point."""
-        z, params = (jnp.asarray(a, dtype=self.dtype) for a in nominal)
         sizes = (self.problem.n_vars, self.problem.n_params)
-        if (z.shape, params.shape) != ((sizes[0],), (sizes[1],)):
+        arrays = finite_vectors(nominal, sizes, self.dtype)
+        if arrays is None:
             raise ProblemError(
                 f"nominal needs z ({sizes[0]}) and the whole parameter vector ({sizes[1]}) of one "
-                f"instance, got shapes {z.shape} and {params.shape}."
+                "instance, all finite."
             )
+        z, params = (jnp.asarray(array) for array in arrays)
         y = jnp.zeros(self.problem.n_cons, dtype=self.dtype)
         z, params, y = (
             jnp.broadcast_to(a[None, :, None], (1, a.size, LANES)) for a in (z, params, y)
@@ -154,7 +160,7 @@ class MPCSolver:
         """A function of tiles as one of batches whose derivatives are those of `sensitivity`."""
         size = partial(
             part_size,
-            max_batch=self.settings.qp.max_batch,
+            max_batch=self.qp.settings.max_batch,
             bytes_per_instance=self.bytes_per_instance,
         )
         forward = on_batches(function, LANES, size)
@@ -244,6 +250,11 @@ class MPCSolver:
         vector = self._moved(self._pack(x0, params))
         start = self._start(vector, z)
         if state is not None:
+            if not isinstance(state, QPState):
+                raise ProblemError(
+                    f"state must be QPState, the second result of `step` or `warm_start.qp`; got "
+                    f"{type(state).__name__}."
+                )
             start = self._start(vector, MPCWarmStart(start.z, state))
         result = self._step(vector, start)
         return result, result.warm_start.qp
@@ -333,7 +344,7 @@ def _as_device(device: Any) -> Any:
         return device
     try:
         return jax.devices(device)[0]
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, AttributeError) as error:
         raise SettingsError(
             f"device must be a JAX device or one of its platforms, got {device!r}; there are "
             f"{jax.devices()}."

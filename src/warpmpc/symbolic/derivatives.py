@@ -152,7 +152,9 @@ class StageModel:
                 penalties = None
                 if i in soft and not _is(stage.penalties[soft[i], side], np.inf):
                     penalties = (stage.penalties[soft[i], side], stage.penalties[soft[i], 2 + side])
-                yield ca.fmax(sign * (row - bound), 0), penalties
+                excess = sign * (row - bound)
+                # `fmax` would take a row that is NaN for one without violation.
+                yield ca.if_else(excess < 0, 0, excess), penalties
 
     @cached_property
     def _hard_violations(self) -> ca.SX:
