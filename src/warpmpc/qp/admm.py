@@ -220,7 +220,7 @@ def _adapt(admm: ADMM, now: Progress, r: Residuals) -> Progress:
     settings = admm.settings
     due = (now.iteration % settings.adaptive_rho_every == 0) & (now.iteration < settings.max_iter)
     may = due & (now.status == Status.MAX_ITER)
-    change, rho, v = admm.problem.balanced(now.rho, now.v, r, may, settings.adaptive_rho_tolerance)
+    change, rho, v = admm.problem.balanced(now.rho, now.v, r, may, settings)
 
     def refactor(p: Progress) -> Progress:
         scaled, rows = admm.problem.scaled, admm.problem.rho(rho)

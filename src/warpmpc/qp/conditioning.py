@@ -146,12 +146,19 @@ def rho_rows(rho: jax.Array | float, factors: jax.Array, free: jax.Array) -> jax
     return jnp.where(free, RHO_MIN, rho * factors).astype(factors.dtype)
 
 
-def adapted_rho(rho: jax.Array, r: Residuals) -> jax.Array:
-    """Rho that balances the relative residuals, OSQP's rule."""
+def adapted_rho(rho: jax.Array, r: Residuals, settings: ADMMSettings) -> jax.Array:
+    """Rho that balances the residuals, each relative to what termination allows it.
+
+    OSQP's rule divides by the scales alone.  Where a solution is zero, as those of the last QPs of
+    an SQP iteration, the primal scale vanishes and rho would grow without bound.
+    """
     tiny = 1e-10
-    relative_primal = r.primal / (r.primal_scale + tiny)
-    relative_dual = r.dual / (r.dual_scale + tiny)
-    return jnp.clip(rho * jnp.sqrt(relative_primal / (relative_dual + tiny)), RHO_MIN, RHO_MAX)
+    absolute, relative = settings.eps_abs, settings.eps_rel
+    if not absolute and not relative:
+        absolute, relative = tiny, 1.0
+    primal = r.primal / (absolute + relative * r.primal_scale)
+    dual = r.dual / (absolute + relative * r.dual_scale)
+    return jnp.clip(rho * jnp.sqrt(primal / (dual + tiny)), RHO_MIN, RHO_MAX)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +229,7 @@ class ScaledQP:
         return self.scaling.con * y / self.scaling.cost
 
     def balanced(
-        self, rho: jax.Array, v: jax.Array, r: Residuals, may: jax.Array, tolerance: float
+        self, rho: jax.Array, v: jax.Array, r: Residuals, may: jax.Array, settings: ADMMSettings
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Which instances change rho, and new rho and v.
 
@@ -231,9 +238,9 @@ class ScaledQP:
             v: Of each row.
             r: Residuals of the unscaled problem.
             may: Which instances may change it.
-            tolerance: Rho changes by more than this factor or not at all.
+            settings: With the tolerances, and the factor by which rho changes at least.
         """
-        wanted = adapted_rho(rho, r)
+        wanted, tolerance = adapted_rho(rho, r, settings), settings.adaptive_rho_tolerance
         change = may & ((wanted > tolerance * rho) | (wanted < rho / tolerance))
         new = jnp.where(change, wanted, rho).astype(rho.dtype)
         s = self.projection(rho)(v)

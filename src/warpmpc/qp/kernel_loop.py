@@ -197,8 +197,7 @@ class KernelLoop:
         settings, nodes, state = self._settings, self._order, carry.state
         x, v = nodes.split(state.X)
         may = (state.status == Status.MAX_ITER) & (carry.iteration < settings.max_iter)
-        tolerance = settings.adaptive_rho_tolerance
-        change, rho, v = problem.balanced(carry.rho, v, _residuals(state), may, tolerance)
+        change, rho, v = problem.balanced(carry.rho, v, _residuals(state), may, settings)
         K = data.K.at[:, nodes.row_diagonals].set(-1 / problem.rho(rho))
         todo = change.any(axis=(1, 2)).astype(jnp.int32)
         return replace(

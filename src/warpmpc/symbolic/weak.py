@@ -65,7 +65,7 @@ def _local(
     on_diagonal = hessian.rows == hessian.cols
     diagonal[hessian.cols[on_diagonal]] = np.nan_to_num(P[on_diagonal], nan=np.inf)
     for block in hessian.blocks:
-        diagonal[block] = np.inf  # what they weigh is not known here
+        diagonal[block] = 0.0  # a projected block may be singular
     rows, cols = model.jacobian_positions
     several = np.bincount(rows, minlength=lower.size)[rows] > 1
     rho_rows = np.where(upper - lower < 1e-4, rho[1], rho[0])
