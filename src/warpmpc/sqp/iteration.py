@@ -27,11 +27,15 @@ from warpmpc.sqp.types import History, MPCStatus, QPState
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Iterate:
-    """State of the loop; see `Solution` for the scalars."""
+    """State of the loop; see `Solution` for the scalars.
+
+    `infeasible` is 1 where the last QP has no solution.
+    """
 
     z: jax.Array
     qp: QPState
     status: jax.Array
+    infeasible: jax.Array
     iterations: jax.Array
     qp_iterations: jax.Array
     primal: jax.Array
@@ -100,6 +104,7 @@ class SQPIteration:
             z=z,
             qp=start,
             status=status,
+            infeasible=count,
             iterations=count,
             qp_iterations=count,
             primal=unknown,
@@ -114,19 +119,19 @@ class SQPIteration:
 
     def run(self, begin: Iterate, p: jax.Array) -> tuple[Iterate, History | None]:
         """All iterations; with a fixed number no instance waits for any other."""
-        settings = self.settings
+        settings, history = self.settings, None
         if settings.record:
-            return self._recorded(begin, p)
-        if not settings.converges:
+            end, history = self._recorded(begin, p)
+        elif settings.converges:
+            count = jnp.asarray(0, dtype=jnp.int32)
+            _, end = jax.lax.while_loop(
+                lambda c: (c[0] < settings.max_iter) & (c[1].status == MPCStatus.MAX_ITER).any(),
+                lambda c: (c[0] + 1, self.step(c[1], p)),
+                (count, begin),
+            )
+        else:
             end = jax.lax.fori_loop(0, settings.max_iter, lambda _, now: self.step(now, p), begin)
-            return end, None
-        count = jnp.asarray(0, dtype=jnp.int32)
-        _, end = jax.lax.while_loop(
-            lambda c: (c[0] < settings.max_iter) & (c[1].status == MPCStatus.MAX_ITER).any(),
-            lambda c: (c[0] + 1, self.step(c[1], p)),
-            (count, begin),
-        )
-        return end, None
+        return final(end), history
 
     def _recorded(self, begin: Iterate, p: jax.Array) -> tuple[Iterate, History]:
         """The same with all iterations, and what each of them did."""
@@ -181,6 +186,7 @@ class SQPIteration:
             z=jnp.where(position > 0, now.z + alpha * state.d, now.z),
             qp=state,
             status=_status(found, converged, choice),
+            infeasible=found.infeasible.astype(jnp.int32),
             iterations=now.iterations + 1,
             qp_iterations=now.qp_iterations + found.iterations,
             primal=found.primal,
@@ -237,6 +243,16 @@ class SQPIteration:
         distance = jnp.where(y > 0, data.upper, data.lower)
         distance = jnp.where((y != 0) & self._is_hard & jnp.isfinite(distance), distance, 0)
         return jnp.maximum(slope, norm(y * distance)) / jnp.maximum(1, norm(data.q))
+
+
+def final(end: Iterate) -> Iterate:
+    """The state after the last iteration: the direction of a QP without solution was no solution.
+
+    Before, such an instance goes on as long as its line search accepts steps.
+    """
+    hopeless = (end.status == MPCStatus.MAX_ITER) & (end.infeasible == 1)
+    status = jnp.where(hopeless, MPCStatus.QP_INFEASIBLE, end.status)
+    return replace(end, status=status.astype(jnp.int32))
 
 
 def _status(found: Direction, converged: jax.Array, choice: Choice) -> jax.Array:

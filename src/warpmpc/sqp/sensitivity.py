@@ -1,7 +1,7 @@
 """Reverse-mode derivatives of one SQP step and of a whole solve, on tiles.
 
-A step is z + alpha d: d is the solution of a QP whose data depend on z and the parameters, and
-alpha counts as a constant.
+A step is z + alpha d: d is the solution of a QP whose data depend on z and the parameters.  Alpha
+counts as a constant, and so do the multipliers in an exact Hessian.
 
 A solution satisfies the optimality conditions of the nonlinear problem, so does the QP at it with
 the exact Hessian of the Lagrangian (its solution is d = 0); the derivatives of both with respect to
@@ -106,8 +106,7 @@ class SolveSensitivity:
         of_z, of_p = programs.cost_pull_back(z, p)
         z_bar = z_bar + cost_bar * of_z
         data = programs.linearize(z, p, y)
-        at_rest = None if data.soft is None else jnp.zeros_like(y)
-        point = Point(data, jnp.zeros_like(z), y, valid, at_rest)
+        point = Point(data, jnp.zeros_like(z), y, valid)
         bars_of_qp = _reverse(sensitivity, self._qp.lanes, point, (z_bar, y_bar))
         more = programs.pull_back_params(z, p, y, bars_of_qp)
         p_back = jnp.where(valid, cost_bar * of_p + more, 0)

@@ -28,7 +28,7 @@ from warpmpc.qp.checks import finite_vectors
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.sqp import torch_bridge
-from warpmpc.sqp.iteration import Iterate, SQPIteration
+from warpmpc.sqp.iteration import Iterate, SQPIteration, final
 from warpmpc.sqp.parameters import ParameterPacker, Params
 from warpmpc.sqp.sensitivity import SolveSensitivity, StepSensitivity
 from warpmpc.sqp.settings import SQPSettings
@@ -182,7 +182,7 @@ class MPCSolver:
 
     def _step_tiles(self, params: jax.Array, start: MPCWarmStart) -> tuple[Iterate, Any]:
         begin = self._iteration.begin(start.z, start.qp, params)
-        return self._iteration.step(begin, params, always=True), None
+        return final(self._iteration.step(begin, params, always=True)), None
 
     def pack(self, x0: ArrayLike | None, params: Params = None) -> jax.Array:
         """The parameter vectors ``[..., n_params]`` of a problem."""
