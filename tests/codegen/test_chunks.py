@@ -1,5 +1,7 @@
 """Chunks compute what the whole program computes, with few values between them."""
 
+from itertools import pairwise
+
 import casadi as ca
 import pytest
 
@@ -65,7 +67,7 @@ def test_chunks_are_consecutive_and_short(name, length):
     chunks = plan_chunks(program, length).chunks
     assert chunks[0].begin == 0
     assert chunks[-1].end == program.n_ops
-    for before, after in zip(chunks[:-1], chunks[1:], strict=True):
+    for before, after in pairwise(chunks):
         assert before.end == after.begin
     assert all(1 <= chunk.end - chunk.begin <= length for chunk in chunks)
     assert len(chunks) <= 2 * program.n_ops / length + 1

@@ -130,5 +130,5 @@ class TestRefusals:
 
     @pytest.mark.parametrize("shape", [(), (4,), (3, 5)])
     def test_shape(self, shape):
-        with pytest.raises(ProblemError, match="i0 has shape .* must have length 3"):
+        with pytest.raises(ProblemError, match=r"i0 has shape .* must have length 3"):
             self.function(jnp.zeros(shape), jnp.zeros(2))

@@ -136,5 +136,5 @@ class TestRefusals:
 
     def test_free_variables(self):
         function = ca.Function("f", [X], [X + Y], {"allow_free": True})
-        with pytest.raises(CodegenError, match="free variables.*y.*make them inputs"):
+        with pytest.raises(CodegenError, match=r"free variables.*y.*make them inputs"):
             translate(function)

@@ -48,7 +48,7 @@ def _read(path: Path) -> str | None:
     """Text of a file, None if there is none or it is damaged."""
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
         _warn(f"{path} cannot be read ({error}); its code is generated again.")

@@ -82,19 +82,27 @@ def struct_text(
     parameters = [f"const SCALAR* __restrict__ {name}" for name in inputs]
     parameters += [f"SCALAR* __restrict__ {name}" for name in outputs]
     parameters.append("const int* __restrict__ rows")
-    arguments = [*inputs, *outputs, "rows"]
-    title = f"{program.name}: {program.n_ops} operations, {program.hash[:16]}"
-    lines, writer = [f"struct {label} {{  // {title}"], _Writer(program, access, dtype)
+    arguments, declared = [*inputs, *outputs, "rows"], parameters
+    several = len(plan.chunks) > 1
+    if several:
+        arguments, declared = [*arguments, "carried"], [*parameters, "Pack* __restrict__ carried"]
+    attribute, writer = "PART" if several else "WHOLE", _Writer(program, access, dtype)
     calls = [f"part{number}({', '.join(arguments)});" for number in range(len(plan.chunks))]
-    attribute, declared = "WHOLE", ", ".join(parameters)
-    if len(plan.chunks) > 1:
-        attribute, declared = "PART", f"{declared}, Pack* __restrict__ carried"
-        calls = [call.replace(");", ", carried);") for call in calls]
+    if several:
         calls = [f"CARRIED({plan.n_slots})", *calls, "RELEASE_CARRIED"]
+    lines = [f"// {program.name}: {program.n_ops} operations, content {program.hash[:16]}"]
+    lines.append(f"struct {label} {{")
     for number, chunk in enumerate(plan.chunks):
-        lines += [f"static {attribute} void part{number}({declared}) {{", *writer.body(chunk), "}"]
-    lines += [f"static CUDA_CALLABLE void run({', '.join(parameters)}) {{", *calls, "}", "};"]
-    return "\n".join(lines)
+        lines += _function(f"{attribute} void part{number}", declared, writer.body(chunk))
+    lines += _function("CUDA_CALLABLE void run", parameters, calls)
+    return "\n".join([*lines, "};"])
+
+
+def _function(name: str, parameters: list[str], body: list[str]) -> list[str]:
+    lines = [f"    static {name}("]
+    lines += [f"        {parameter}," for parameter in parameters[:-1]]
+    lines += [f"        {parameters[-1]}) {{", *(f"        {line}" for line in body), "    }"]
+    return lines
 
 
 class _Writer:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import warp as wp
 
-from warpmpc._errors import CodegenError
+from warpmpc._errors import CodegenError, ProblemError
 from warpmpc.codegen.cache import load_module
 from warpmpc.codegen.stage_module import StageCase, module_key, module_text, plan_stages
 from warpmpc.kernels.ffi import launch
@@ -24,6 +24,7 @@ from warpmpc.kernels.tiles import LANES
 __all__ = ["StageCase", "StageKernels"]
 
 _BLOCK = 128
+_MOST_THREADS = 2**31 - 1
 
 
 class StageKernels:
@@ -90,6 +91,11 @@ class StageKernels:
                 )
         n_tiles = max(tile.shape[0] for tile in tiles)
         n_items = self._plan.n_items
+        if n_tiles * n_items * LANES > _MOST_THREADS:
+            raise ProblemError(
+                f"{self.name}: {n_tiles} tiles times {n_items} stages are too many for one launch; "
+                "split the batch."
+            )
         load_kernel(self.kernel, _BLOCK)
         return launch(
             self.kernel,
@@ -112,6 +118,8 @@ def _check_cases(
     name: str, cases: Sequence[StageCase], n_inputs: int, outputs: tuple[tuple[str, int], ...]
 ) -> None:
     """Every program fits the arrays, and every output row is written exactly once."""
+    if not cases:
+        raise CodegenError(f"{name} needs at least one program.")
     for case in cases:
         given = (len(case.in_rows), len(case.out_rows))
         sizes = (case.program.input_sizes, case.program.output_sizes)
@@ -126,10 +134,11 @@ def _check_cases(
                     f"{name}: rows of program {case.program.name!r} have shape {rows.shape}; "
                     f"expected {(len(case.stages), size)}, one row per stage and element."
                 )
+            if np.min(rows, initial=0) < 0:
+                raise CodegenError(f"{name}: program {case.program.name!r} has a negative row.")
     for j, (output, n_rows) in enumerate(outputs):
         written = [np.asarray(case.out_rows[j], dtype=np.int64).ravel() for case in cases]
-        rows = np.sort(np.concatenate(written)) if written else np.zeros(0, dtype=np.int64)
-        if not np.array_equal(rows, np.arange(n_rows)):
+        if not np.array_equal(np.sort(np.concatenate(written)), np.arange(n_rows)):
             raise CodegenError(
                 f"{name}: the {n_rows} rows of output {output!r} must be written exactly once each."
             )
