@@ -113,13 +113,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """After one control step; the scalars are those of the last iteration."""
+    """After one control step; the scalars are those of the last iteration, alphas of all."""
 
     z: np.ndarray
     y: np.ndarray
     cost: float
     theta: float
-    alpha: float
+    alphas: list[float]
     accepted: bool
     primal: float
     dual: float
@@ -170,6 +170,7 @@ def line_search(problem, z, d, slope, x_init, o):
 
 def control_step(problem, z, state, x_init, o):
     """All SQP iterations of one control step; returns the result and the state of the QP."""
+    alphas = []
     for _ in range(o.sqp_iter):
         g, lower, upper = problem.rows(z, x_init)
         dense = problem.jacobian(z)
@@ -180,7 +181,8 @@ def control_step(problem, z, state, x_init, o):
         dual = np.abs(P * d + q + A.T @ y).max()
         alpha, accepted, (cost, theta) = line_search(problem, z, d, q @ d, x_init, o)
         z = z + alpha * d
-    return Result(z, y, cost, theta, alpha, accepted, primal, dual), state
+        alphas.append(alpha)
+    return Result(z, y, cost, theta, alphas, accepted, primal, dual), state
 
 
 def closed_loop(problem, guess, plant, x_init, steps, options):
