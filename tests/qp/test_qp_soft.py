@@ -219,8 +219,14 @@ class TestStatus:
         batch = soft_ring().copy()
         for b, row in ((2, 4), (3, 4), (7, 8), (9, 4)):
             self.twice(batch, b, row)
+        given = batch.given
+        self.twice(batch, 8, 4)  # the other way round
+        given.lower[8, [0, 4]], given.upper[8, [0, 4]] = [1.0, -INF], [INF, -1.0]
         # Instance 3: the side that is asked for is hard after all, 9: only the other one is.
         batch.penalties[2:10, :, 2] = 1.0
+        # Instances 2, 8 and 9: multipliers run as if for ever, before the penalty holds them.
+        late = [2, 8, 9]
+        batch.penalties[late, :2, 2], batch.penalties[late, 2:, 2] = 1e3, 0
         batch.penalties[3, 0, 2], batch.penalties[9, 1, 2] = INF, INF
         found = self.solved(engine, batch)
         wanted = np.full(BATCH, Status.SOLVED)
@@ -231,10 +237,10 @@ class TestStatus:
         """Without a cost matrix, x falls without end unless penalties outweigh the linear cost."""
         batch = soft_ring().copy()
         given = batch.given
-        given.lower[4:10], given.upper[4:10], given.P_vals[4:10] = -INF, INF, 0
-        given.q[4:10] = 0
+        given.lower[4:11], given.upper[4:11], given.P_vals[4:11] = -INF, INF, 0
+        given.q[4:11] = 0
         A = given.instance(4).A.toarray()
-        for b in range(4, 10):
+        for b in range(4, 11):
             given.A_vals[b] = given.A_vals[4]
             given.q[b] = A[4]  # pulls A[4] x down
             given.lower[b, 4] = -1.0
@@ -243,8 +249,8 @@ class TestStatus:
         batch.penalties[6, :, 2] = [0.5, 0, 1e-2, 0]  # steeper in the end
         batch.penalties[7, :, 2] = [INF, 0, 0, 0]
         batch.penalties[8, :, 2] = [0, 9.0, 0, 9.0]  # the other side
-        given.upper[9, 4], given.q[9] = 1.0, -A[4]  # upwards
-        batch.penalties[9, :, 2] = [9.0, 0.5, 9.0, 0]
+        given.upper[9:11, 4], given.q[9:11] = 1.0, -A[4]  # upwards
+        batch.penalties[9, :, 2], batch.penalties[10, :, 2] = [9.0, 0.5, 9.0, 0], [9.0, 2.0, 9.0, 0]
         status = np.asarray(self.solved(engine, batch).status)
         wanted = np.full(BATCH, Status.SOLVED)
         wanted[[4, 8, 9]] = Status.DUAL_INFEASIBLE
