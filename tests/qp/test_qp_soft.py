@@ -95,7 +95,7 @@ class TestAgainstSlackVariables:
         solver = QPSolver(given.P, given.A, settings, "float64", "sparse", **more)
         solution = batch.solve(solver)
         check_solutions(solution, MAX_ERROR["float64"])
-        assert np.max(solution.iterations) < 1500
+        assert np.median(solution.iterations) < 500  # all 4000 without adaptation
 
 
 class TestIterates:
