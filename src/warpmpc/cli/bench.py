@@ -72,6 +72,19 @@ def _add_qp(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_translate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--emitters", metavar="NAME,...", help="native, jax (default: both)")
+    parser.add_argument(
+        "--lengths",
+        metavar="N,N,...",
+        default="100,1000,10000,100000",
+        help="instructions of the CasADi functions",
+    )
+    parser.add_argument(
+        "--patience", metavar="S", type=float, default=300, help="longest compilation in seconds"
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Measures, printing and storing each row as it comes; exits 1 if our result was wrong."""
     import jax
@@ -125,6 +138,14 @@ def _qp_settings(args: argparse.Namespace) -> Sweep:
     return QPBenchSettings(**shared, gradients=args.gradients, horizon=args.horizon)
 
 
+def _translate_settings(args: argparse.Namespace) -> Sweep:
+    from warpmpc.bench.translate import TranslateSettings
+
+    lengths = _numbers(args.lengths, "--lengths")
+    shared = _shared_settings(args, args.emitters)
+    return TranslateSettings(**shared, lengths=lengths, patience_s=args.patience)
+
+
 def _shared_settings(args: argparse.Namespace, variants: str | None) -> dict[str, Any]:
     return {
         "batches": _numbers(args.batch) if args.batch is not None else None,
@@ -153,14 +174,19 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _numbers(text: str, option: str = "--batch") -> tuple[int, ...]:
     try:
         return tuple(int(name) for name in _names(text))
     except ValueError:
-        raise SettingsError(f"--batch takes whole numbers like 512,2048, got {text!r}.") from None
+        raise SettingsError(f"{option} takes whole numbers like 512,2048, got {text!r}.") from None
 
 
 BENCHMARKS: dict[str, Benchmark] = {
     "ldl": Benchmark("batched factorisations and solves", _add_ldl, _ldl_settings),
     "qp": Benchmark("batched QPs of a linear MPC, and their gradients", _add_qp, _qp_settings),
+    "translate": Benchmark(
+        "CasADi functions of any length as kernels and JAX functions",
+        _add_translate,
+        _translate_settings,
+    ),
 }

@@ -6,9 +6,12 @@ again; if the folder cannot be written, a temporary one takes its place.  Both w
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +19,7 @@ import jax
 import warp as wp
 
 from warpmpc._errors import CodegenError
+from warpmpc.codegen.cache import CACHE_VARIABLE
 
 
 @cache
@@ -59,6 +63,22 @@ def start_warp() -> None:
     except OSError as error:
         _use_temporary_cache(error)
         wp.init()
+
+
+@contextmanager
+def empty_caches() -> Iterator[None]:
+    """Neither generated nor compiled code of earlier processes is found, as on a new machine."""
+    start_warp()
+    kernels, modules = wp.config.kernel_cache_dir, os.environ.get(CACHE_VARIABLE)
+    with tempfile.TemporaryDirectory() as folder:
+        wp.config.kernel_cache_dir = os.environ[CACHE_VARIABLE] = folder
+        try:
+            yield
+        finally:
+            wp.config.kernel_cache_dir = kernels
+            os.environ.pop(CACHE_VARIABLE)
+            if modules is not None:
+                os.environ[CACHE_VARIABLE] = modules
 
 
 def _use_temporary_cache(error: OSError) -> None:

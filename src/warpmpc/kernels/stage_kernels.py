@@ -73,6 +73,10 @@ class StageKernels:
         )
         return getattr(module, self.name)
 
+    def build(self) -> None:
+        """Compiles the kernel, or loads it from Warp's cache; otherwise the first call does."""
+        load_kernel(self.kernel, _BLOCK)
+
     def __call__(self, *tiles: jax.Array) -> tuple[jax.Array, ...]:
         """Outputs ``[T, rows_j, 32]`` of inputs ``[t_i, rows_i, 32]``, with T the largest t_i.
 
@@ -96,7 +100,7 @@ class StageKernels:
                 f"{self.name}: {n_tiles} tiles times {n_items} stages are too many for one launch; "
                 "split the batch."
             )
-        load_kernel(self.kernel, _BLOCK)
+        self.build()
         return launch(
             self.kernel,
             [*tiles, self._table, n_items],

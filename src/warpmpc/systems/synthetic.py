@@ -45,3 +45,8 @@ def sample(rng: np.random.Generator, batch: int) -> tuple[np.ndarray, np.ndarray
     """Random arguments, ``[batch, 8]`` each."""
     x, u = rng.uniform(-SPREAD, SPREAD, (2, batch, SIZE))
     return x, u
+
+
+def evaluate(function: ca.Function, x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """What CasADi itself computes in float64, ``[batch, 8]``."""
+    return np.array(function.map(len(x))(x.T, u.T)).T
