@@ -90,7 +90,9 @@ class MPCSolver:
         self._iteration = SQPIteration(self.programs, self.qp, self.settings)
         self._pack = ParameterPacker(self.problem, self.dtype)
         self._guess = jax.jit(Guess(self.problem, self.dtype))
-        self._shift = Shift(self.problem)
+        # Compiled, so that no constant comes from the host.
+        self._cold = jax.jit(self._cold_start)
+        self._shift = jax.jit(Shift(self.problem))
         self._layout = TrajectoryLayout(self.problem)
         self._solve_run = self._differentiable(
             self._solve_tiles, SolveSensitivity(self.programs, self.qp, self.settings)
@@ -198,6 +200,9 @@ class MPCSolver:
 
     def cold_start(self, z: jax.Array) -> MPCWarmStart:
         """A warm start from a trajectory alone."""
+        return self._cold(z)
+
+    def _cold_start(self, z: jax.Array) -> MPCWarmStart:
         rows = jnp.zeros((*z.shape[:-1], self.problem.n_cons), dtype=self.dtype)
         return MPCWarmStart(z, QPState(jnp.zeros_like(z), rows, rows))
 
