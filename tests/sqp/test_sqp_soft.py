@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import casadi as ca
 import numpy as np
 import pytest
@@ -154,13 +152,12 @@ def test_every_kind_of_row_occurs(wanted):
 
 
 def test_sloppy_quadratic_programs_never_pass_for_solved(problem, wanted):
-    """With too few iterations per QP a solution may not be found, but none is claimed wrongly."""
+    """With too few iterations per QP some solutions are not found, but none is claimed wrongly."""
     _, _, z, _ = wanted
-    for iterations in (3, 20):
-        qp = ADMMSettings(max_iter=iterations, eps_abs=1e-7, eps_rel=1e-7)
-        settings = replace(SQPSettings(), qp=qp, max_iter=30)
-        solution = MPCSolver(problem, settings, dtype="float64", engine="sparse").solve(
-            *instances()
-        )
-        claimed = np.asarray(solution.status) == MPCStatus.CONVERGED
-        np.testing.assert_allclose(solution.z[claimed], z[claimed], rtol=0, atol=1e-4)
+    qp = ADMMSettings(max_iter=50, adaptive_rho_every=0, eps_abs=1e-7, eps_rel=1e-7)
+    solver = MPCSolver(problem, SQPSettings(qp=qp), dtype="float64", engine="sparse")
+    solution = solver.solve(*instances())
+    claimed = np.asarray(solution.status) == MPCStatus.CONVERGED
+    assert claimed.any()
+    assert not claimed.all()
+    np.testing.assert_allclose(solution.z[claimed], z[claimed], rtol=0, atol=1e-4)
