@@ -14,6 +14,7 @@ import reference_sqp as reference
 from warpmpc import systems
 from warpmpc.sim.rollout import rollout
 from warpmpc.sqp.solver import MPCSolver
+from warpmpc.sqp.types import MPCStatus
 
 STEPS = 3
 TOLERANCE = 1e-8  # of trajectories; the iterations agree to 1e-10
@@ -79,8 +80,8 @@ def solver_of(key, engine):
     ("key", "engine"),
     [
         ("cartpole_10x50", "staged"),
-        ("quadrotor", "sparse"),
         ("quadrotor_obstacles", "sparse"),
+        *(pytest.param(key, "auto", marks=pytest.mark.gpu) for key in CASES),
     ],
 )
 def test_first_steps_are_those_of_the_reference(key, engine):
@@ -131,6 +132,28 @@ def test_linear_mpc_check_values():
     np.testing.assert_allclose(solution.u[0, 0], u_0, rtol=0, atol=5e-9)
     assert float(solution.primal_residual[0]) == pytest.approx(0.0451614, rel=2e-6)
     assert float(solution.dual_residual[0]) == pytest.approx(7.09990e-4, rel=5e-6)
+
+
+def check_converged(name, batch):
+    system = systems.make(name)
+    solver = MPCSolver(system.problem, system.converged_settings, dtype="float64", engine="sparse")
+    solution = solver.solve(system.sample(batch))
+    assert (solution.status == MPCStatus.CONVERGED).all()
+    assert float(solution.violation.max()) <= 1e-6
+    return solution
+
+
+def test_accurate_solutions_avoid_the_obstacle():
+    """The obstacle is soft, but its penalty is exact."""
+    solution = check_converged("car", 8)
+    away = jnp.hypot(solution["px"] + 7.0, solution["py"])
+    assert float(away.min()) == pytest.approx(2.1, abs=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", sorted(systems.SYSTEMS))
+def test_accurate_solutions_exist(name):
+    check_converged(name, 32)
 
 
 # What PROBLEMS.md says about whole closed loops, in its digits.

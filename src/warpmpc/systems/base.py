@@ -20,6 +20,7 @@ from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.qp.types import ADMMSettings
 from warpmpc.sqp.settings import LineSearchSettings, SQPSettings
 
+MOST_ITERATIONS = 300  # for accurate solutions; the benchmarks' guesses are far from them
 SATISFIED = 1e-6  # violations of state constraints up to it count as none
 Metrics: TypeAlias = dict[str, np.ndarray]
 # A formula gets a module with sin, cos, ... (casadi or jax.numpy) and lists of scalars.
@@ -63,7 +64,9 @@ class System:
     settings: SQPSettings
     control_dt: float
     steps: int
-    converged_settings: SQPSettings = field(default_factory=SQPSettings)
+    converged_settings: SQPSettings = field(
+        default_factory=lambda: SQPSettings(max_iter=MOST_ITERATIONS)
+    )
 
     @property
     def n_x(self) -> int:

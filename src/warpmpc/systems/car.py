@@ -34,6 +34,7 @@ INPUT_LIMITS = np.array([3.0, 0.6])  # acceleration [m/s^2], steering angle [rad
 SPEED_LIMIT = 6.0  # [m/s]
 OBSTACLE = (-7.0, 0.0, 2.0)  # center and radius [m]
 MARGIN = 0.1  # by which plans keep away from it [m]
+PENALTY = 100.0  # per metre inside; large enough that plans avoid it wherever they can
 GOAL = (0.0, 0.0, 0.0, 0.0)
 WEIGHTS = {"Q": (1.0, 1.0, 0.5, 0.1), "Q_end": (20.0, 20.0, 20.0, 5.0), "R": (0.1, 1.0)}
 PARKED = 0.2  # distance to the goal that counts as success [m]
@@ -72,7 +73,8 @@ def build(horizon: int = HORIZON) -> OCP:
     # The squared distance is smooth; divided by the diameter it is the distance near the circle.
     cx, cy, radius = ca.vertsplit(p["obstacle"])
     away = ((x[0] - cx) ** 2 + (x[1] - cy) ** 2 - radius**2) / (2 * radius)
-    ocp.subject_to(0.0, away, None, at=range(1, horizon + 1), name="obstacle")
+    # Soft: the first guess leads through the middle, where no small step leads outside.
+    ocp.subject_to(0.0, away, None, at=range(1, horizon + 1), soft=PENALTY, name="obstacle")
     ocp.set_guess(x=(1 - ocp.tau) * ocp.x0 + ocp.tau * p["goal"])
     return ocp
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.problem.ocp import OCP
+from warpmpc.sqp.settings import SQPSettings
 from warpmpc.systems.base import (
     SATISFIED,
     Metrics,
@@ -30,6 +31,7 @@ from warpmpc.systems.base import (
 
 HORIZON, DT, STEPS = 100, 0.1, 100
 VOLTAGE, RAIL = 9.0, 0.35
+MOST_ITERATIONS = 1000  # a swing-up from the straight guess takes 200 to 500
 UPRIGHT = np.deg2rad(10.0)
 PHYSICS = {
     "gravity": 9.81,
@@ -178,6 +180,7 @@ def make(
         simulate=simulate,
         metrics=metrics,
         settings=benchmark_settings(sqp_iter, admm_iter),
+        converged_settings=SQPSettings(max_iter=MOST_ITERATIONS),
         control_dt=DT,
         steps=STEPS,
     )
