@@ -156,6 +156,8 @@ class DenseSQP:
             if accepted:
                 break
             alpha *= o.decay
+        if not accepted and o.fallback == "stay":
+            return 0.0, False, cost_0, theta_0
         return trials[-1]
 
     def _point(self, z, p):

@@ -11,17 +11,17 @@ from sqp_cases import FIXED, DenseSQP, fixed_solver, points
 from warpmpc import MPCSolver, MPCStatus
 
 BATCH = 10
-SPREAD = {"pendulum": 3.0, "mixed": 5.0}
+SPREAD = {"pendulum": 3.0, "mixed": 8.0}
 ITERATIONS = 3
 
 
-def reference(problem, z, p, kind="gauss_newton", iterations=ITERATIONS):
+def reference(problem, z, p, kind="gauss_newton", settings=FIXED):
     """Iterates of every instance, the start first."""
-    dense = DenseSQP(problem, FIXED, kind)
+    dense = DenseSQP(problem, settings, kind)
     found = []
     for start, params in zip(z, p, strict=True):
         iterates = [dense.start(start)]
-        for _ in range(iterations):
+        for _ in range(ITERATIONS):
             iterates.append(dense.step(iterates[-1], params))
         found.append(iterates)
     return found
@@ -79,7 +79,8 @@ class TestThreeIterations:
         iterates = [iterate for one in wanted for iterate in one[1:]]
         lengths = {iterate.alpha for iterate in iterates}
         assert lengths >= {"pendulum": {0.5, 1.0}, "mixed": {0.125, 0.25, 0.5, 1.0}}[name]
-        assert name == "pendulum" or not all(iterate.accepted for iterate in iterates)
+        ends = [one[-1] for one in wanted]
+        assert name == "pendulum" or not all(iterate.accepted for iterate in ends)
 
 
 def test_float32():
@@ -94,16 +95,52 @@ def test_float32():
     np.testing.assert_allclose(solution.z, ends, rtol=0, atol=1e-4)
 
 
-def test_steps_one_by_one():
-    """The warm start (d, s, y) is carried from call to call."""
+@pytest.fixture(scope="module")
+def mixed():
+    """The stages of different sizes from far away, where some steps are refused."""
     solver = fixed_solver("mixed")
     z, p = points(solver.problem, BATCH, SPREAD["mixed"])
-    wanted = reference(solver.problem, z, p)
-    n, state = solver.problem.n_x0, None
+    n = solver.problem.n_x0
+    return solver, z, p[:, :n], p[:, n:], reference(solver.problem, z, p)
+
+
+def test_steps_one_by_one(mixed):
+    """The warm start (d, s, y) is carried from call to call."""
+    solver, z, x0, params, wanted = mixed
+    together, state = solver.solve(x0, params, warm_start=z), None
     for i in range(1, ITERATIONS + 1):
-        result, state = solver.step(z, p[:, n:], state, x0=p[:, :n])
+        result, state = solver.step(z, params, state, x0=x0)
         z = result.z
         compare(result, [iterates[: i + 1] for iterates in wanted], 1e-9)
+        np.testing.assert_array_equal(result.iterations, 1)
+    for name in ("z", "y", "cost", "theta", "primal_residual", "step_length"):
+        np.testing.assert_allclose(getattr(result, name), getattr(together, name), rtol=1e-12)
+    np.testing.assert_array_equal(result.status, together.status)
+
+
+def test_solves_with_one_iteration_are_steps(mixed):
+    solver, z, x0, params, _ = mixed
+    single = MPCSolver(solver.problem, replace(FIXED, max_iter=1), "float64", "staged")
+    solution, warm_start = None, z
+    for _ in range(ITERATIONS):
+        solution = single.solve(x0, params, warm_start=warm_start)
+        warm_start = solution.warm_start
+    together = solver.solve(x0, params, warm_start=z)
+    np.testing.assert_allclose(solution.z, together.z, rtol=1e-12)
+    np.testing.assert_allclose(solution.y, together.y, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(solution.status, together.status)
+
+
+def test_staying_where_nothing_is_accepted(mixed):
+    solver, z, x0, params, _ = mixed
+    settings = replace(FIXED, line_search=replace(FIXED.line_search, fallback="stay"))
+    solution = MPCSolver(solver.problem, settings, "float64", "staged").solve(x0, params, z)
+    wanted = reference(solver.problem, z, np.hstack([x0, params]), settings=settings)
+    compare(solution, wanted, 1e-9)
+    stayed = np.asarray(solution.step_length) == 0
+    assert stayed.any()
+    assert not stayed.all()
+    np.testing.assert_array_equal(solution.status[stayed], MPCStatus.LINE_SEARCH_FAILED)
 
 
 def test_exact_hessian_and_history():
