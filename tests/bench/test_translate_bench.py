@@ -68,6 +68,7 @@ def test_rows_are_complete(bench):
         assert row["compile_s"] > 0
         assert row["system"]["instructions"] >= row["system"]["length"]
         assert "export_s" not in row["settings"]
+        assert row["settings"]["result_dtype"] == row["dtype"]
         timing = row["run"]
         assert timing["per_s"] == pytest.approx(row["batch"] / timing["median_s"])
         assert timing["first_call_s"] == pytest.approx(row["export_s"] + row["compile_s"])

@@ -37,7 +37,8 @@ def measure_native(case: Case, repeats: int) -> Measured:
     program, result = build(call, *case.arguments)
     phases = {"export_s": export_s, "compile_s": compile_s + program.first_call_s}
     run = measure(program.call, *case.arguments, repeats=repeats, first_call_s=sum(phases.values()))
-    return Measured({"run": run}, {"emitter": "native", **phases}, case.accuracy(result))
+    settings = {"emitter": "native", "result_dtype": str(result.dtype), **phases}
+    return Measured({"run": run}, settings, case.accuracy(result))
 
 
 @cache
@@ -77,7 +78,9 @@ def measure_function(
     result = jax.block_until_ready(compiled(*case.arguments))
     phases = {"export_s": exported - start, "compile_s": time.perf_counter() - exported}
     run = measure(compiled, *case.arguments, repeats=repeats, first_call_s=sum(phases.values()))
-    return Measured({"run": run}, {"emitter": emitter, **phases}, case.accuracy(result[0]))
+    # In 64-bit mode of JAX other translators may compute in float64 whatever they are given.
+    settings = {"emitter": emitter, "result_dtype": str(result[0].dtype), **phases}
+    return Measured({"run": run}, settings, case.accuracy(result[0]))
 
 
 MEASURE: dict[str, Callable[[Case, int], Measured]] = {
