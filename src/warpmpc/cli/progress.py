@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-_WIDTH = 24
+from warpmpc.sim.progress import CLEAR_LINE, bar
 
 
 class Progress:
@@ -18,13 +18,11 @@ class Progress:
 
     def show(self, done: int, doing: str) -> None:
         """Draws the bar with the name of the step under way."""
-        filled = _WIDTH * done // max(self._total, 1)
-        bar = "#" * filled + "." * (_WIDTH - filled)
-        self._write(f"\r\033[K[{bar}] {done}/{self._total} {doing}")
+        self._write(f"{CLEAR_LINE}{bar(done, self._total)} {doing}")
 
     def clear(self) -> None:
         """Removes the bar, so that a line can be printed in its place."""
-        self._write("\r\033[K")
+        self._write(CLEAR_LINE)
 
     def _write(self, text: str) -> None:
         if self._active:

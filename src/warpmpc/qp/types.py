@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from numbers import Integral, Real
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
+from warpmpc._checks import check_choice, check_count, check_real
 from warpmpc._errors import SettingsError
 from warpmpc._types import ArrayLike
 
@@ -81,41 +79,22 @@ class ADMMSettings:
     def __post_init__(self) -> None:
         """Checks types, ranges and combinations; NumPy's numbers become Python's."""
         for name in ("rho", "rho_equality", "sigma"):
-            self._check_real(name, "a positive finite number", lambda v: v > 0)
+            check_real(self, name, "a positive finite number", lambda v: v > 0)
         for name in ("eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf"):
-            self._check_real(name, "a finite number, at least 0", lambda v: v >= 0)
-        self._check_real("relaxation", "a number between 0 and 2", lambda v: 0 < v < 2)
-        self._check_real("adaptive_rho_tolerance", "a finite number, at least 1", lambda v: v >= 1)
-        self._check_count("max_iter", 1)
+            check_real(self, name, "a finite number, at least 0", lambda v: v >= 0)
+        check_real(self, "relaxation", "a number between 0 and 2", lambda v: 0 < v < 2)
+        check_real(self, "adaptive_rho_tolerance", "a finite number, at least 1", lambda v: v >= 1)
+        check_count(self, "max_iter", 1)
         for name in ("check_every", "adaptive_rho_every", "scaling"):
-            self._check_count(name, 0)
+            check_count(self, name, 0)
         if self.max_batch is not None:
-            self._check_count("max_batch", 32, or_else="; None: what the memory holds")
-        if not isinstance(self.sensitivity, str) or self.sensitivity not in ("kkt", "lsq"):
-            raise SettingsError(f'sensitivity must be "kkt" or "lsq", got {self.sensitivity!r}.')
+            check_count(self, "max_batch", 32, or_else="; None: what the memory holds")
+        check_choice(self, "sensitivity", ("kkt", "lsq"))
         if self.check_every and self.adaptive_rho_every % self.check_every:
             raise SettingsError(
                 f"adaptive_rho_every ({self.adaptive_rho_every}) must be a multiple of check_every "
                 f"({self.check_every}): rho is adapted where residuals are known."
             )
-
-    def _check_real(self, name: str, what: str, fine: Callable[[float], bool]) -> None:
-        """True and "0.1" are no real numbers."""
-        value = getattr(self, name)
-        real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-        if not real or not fine(float(value)):
-            raise SettingsError(f"{name} must be {what}, got {value!r}.")
-        # A NumPy float64 would turn the arithmetic of a float32 solver into float64.
-        object.__setattr__(self, name, float(value))
-
-    def _check_count(self, name: str, least: int, or_else: str = "") -> None:
-        """True and 2.0 are no integers."""
-        value = getattr(self, name)
-        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
-            raise SettingsError(
-                f"{name} must be an integer, at least {least}, got {value!r}{or_else}."
-            )
-        object.__setattr__(self, name, int(value))
 
 
 @jax.tree_util.register_dataclass

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from typing import TextIO
 
 Report = Callable[[int, int], None]
+CLEAR_LINE = "\r\033[K"
 _WIDTH = 24
+
+
+def bar(done: int, total: int) -> str:
+    """A bar and the numbers it stands for."""
+    filled = _WIDTH * done // max(total, 1)
+    return f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {done}/{total}"
 
 
 class ProgressBar:
@@ -21,9 +28,8 @@ class ProgressBar:
         """Shows that `done` of `total` steps are simulated."""
         if not self._stream.isatty():
             return
-        filled = _WIDTH * done // total
-        bar = "#" * filled + "." * (_WIDTH - filled)
-        self._stream.write("\r\033[K" if done == total else f"\r\033[K[{bar}] {done}/{total} steps")
+        text = "" if done == total else f"{bar(done, total)} steps"
+        self._stream.write(f"{CLEAR_LINE}{text}")
         self._stream.flush()
 
 
