@@ -135,7 +135,10 @@ class DenseSQP:
         """One iteration."""
         _, g, lower, upper = self.values(now.z, p)
         P, q, A = self.qp(now.z, p, now.state[2])
-        d, s, y = state = admm(P, q, A, lower - g, upper - g, now.state, self.settings.qp)
+        start = now.state
+        if self.settings.qp_start == "multipliers":
+            start = (np.zeros_like(start[0]), np.zeros_like(start[1]), start[2])
+        d, s, y = state = admm(P, q, A, lower - g, upper - g, start, self.settings.qp)
         alpha, accepted, cost, theta = self._search(now.z, d, q @ d, p)
         primal, dual = np.abs(A @ d - s).max(), np.abs(P @ d + q + A.T @ y).max()
         return Iterate(now.z + alpha * d, state, cost, theta, alpha, accepted, primal, dual)

@@ -132,8 +132,10 @@ def test_solves_with_one_iteration_are_steps(mixed):
 
 
 def test_staying_where_nothing_is_accepted(mixed):
+    """Also: a QP starts from zero and the multipliers before, if so told."""
     solver, z, x0, params, _ = mixed
-    settings = replace(FIXED, line_search=replace(FIXED.line_search, fallback="stay"))
+    line_search = replace(FIXED.line_search, fallback="stay")
+    settings = replace(FIXED, line_search=line_search, qp_start="multipliers")
     solution = MPCSolver(solver.problem, settings, "float64", "staged").solve(x0, params, z)
     wanted = reference(solver.problem, z, np.hstack([x0, params]), settings=settings)
     compare(solution, wanted, 1e-9)
