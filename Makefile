@@ -9,7 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test format docs clean
+.PHONY: help demo test check all format docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -19,11 +19,16 @@ demo: $(VENV)/.viz ## set up, then solve a batch of MPC problems and one of KKT 
 	$(BIN)/warpmpc demo qp
 	$(BIN)/warpmpc demo ldl
 
-test: $(VENV)/.test ## set up, then check format, lint, types, and run the tests
+test: check ## set up, then check format, lint, types, and run the tests but those marked slow
+	$(BIN)/pytest -n 2 -m 'not slow'
+
+all: check ## the same with the tests marked slow
+	$(BIN)/pytest -n 2
+
+check: $(VENV)/.test ## format, lint and types only
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/pytest -n 2
 
 format: $(VENV)/.test ## format the code and fix what the linter can fix
 	$(BIN)/ruff format .

@@ -73,6 +73,7 @@ class TestSameBits:
             solver_for(given, settings).solve(*given.args, warm_start=start),
         )
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("name", "sensitivity"), [("random", "kkt"), ("ring", "lsq")])
     def test_gradients(self, name, sensitivity):
         given, settings = CASES[name](), replace(TIGHT, sensitivity=sensitivity)
@@ -115,6 +116,7 @@ class TestSameBits:
 
         check_bits(total(replace(TIGHT, max_batch=64)), total(TIGHT))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("engine", ["dense", "pcg"])
     def test_other_engines_agree_to_rounding(self, engine):
         """Their sums are in the hands of XLA and LAPACK."""
@@ -165,6 +167,7 @@ class TestParts:
 
 
 class TestMemory:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("engine", "name", "size"),
         [("sparse", "portfolio", 40), ("sparse", "lasso", 10)]

@@ -52,6 +52,7 @@ def test_table_is_complete():
     assert set(SMALL) == set(FAMILIES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_methods_agree(name):
     size, density = SMALL[name]
