@@ -9,7 +9,15 @@ import casadi as ca
 import numpy as np
 
 from mpc_cases import WholeProblem, mixed_stages, pendulum
-from warpmpc import OCP, ADMMSettings, LineSearchSettings, MPCProblem, MPCSolver, SQPSettings
+from warpmpc import (
+    OCP,
+    ADMMSettings,
+    LineSearchSettings,
+    MPCProblem,
+    MPCSolver,
+    Soft,
+    SQPSettings,
+)
 
 # A fixed number of plain iterations everywhere: what the published method does.
 FIXED_QP = ADMMSettings(max_iter=25, check_every=0, adaptive_rho_every=0, scaling=0)
@@ -37,6 +45,22 @@ def arm(horizon: int = 4, *, soft=None, hard: bool = False) -> OCP:
         ocp.subject_to(-0.25, x[1], 0.2, soft=soft, name="speed", at=range(1, horizon))
     ocp.set_default("w", [1.0, 0.1, 0.1])
     ocp.set_default("gravity", 1.0)
+    return ocp
+
+
+def soft_arm(horizon: int = 5) -> OCP:
+    """Every kind of penalty: linear, quadratic, both; of one side, of an equality, by parameter."""
+    x, u, pen = ca.SX.sym("x", 2), ca.SX.sym("u"), ca.SX.sym("pen", 2)
+    ocp = OCP(x, u, {"pen": pen}, horizon=horizon, dt=0.3)
+    ocp.set_dynamics(ca.vertcat(x[1], ca.sin(x[0]) + u), integrator="euler")
+    ocp.add_cost(0.5 * (x[0] ** 2 + 0.1 * x[1] ** 2 + 0.1 * u**2))
+    ocp.add_cost(5 * x[0] ** 2 + x[1] ** 2, at="terminal")
+    ocp.subject_to(-2, u, 2, name="torque")
+    ocp.subject_to(-0.25, x[1], 0.2, soft=Soft(linear=pen[0]), at=range(1, horizon), name="speed")
+    ocp.subject_to(-0.8, u, 0.7, soft=Soft(quadratic=(pen[1], 2 * pen[1])), name="effort")
+    one_sided = Soft(linear=(0.5, np.inf), quadratic=(2.0, 0.0))
+    ocp.subject_to(-0.2, x[0] + 0.5 * x[1], 0.25, soft=one_sided, at=range(2, 5), name="lean")
+    ocp.subject_to(0.02, x[1], 0.02, soft=Soft(0.1, 1.0), at="terminal", name="leave")
     return ocp
 
 

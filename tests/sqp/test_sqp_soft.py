@@ -7,27 +7,11 @@ import numpy as np
 import pytest
 
 from mpc_cases import WholeProblem
-from warpmpc import OCP, ADMMSettings, MPCSolver, MPCStatus, Soft, SQPSettings
+from sqp_cases import soft_arm
+from warpmpc import ADMMSettings, MPCSolver, MPCStatus, SQPSettings
 
 pytestmark = pytest.mark.oracle
 BATCH = 8
-HORIZON = 5
-
-
-def soft_arm() -> OCP:
-    """Every kind of penalty: linear, quadratic, both; of one side, of an equality, by parameter."""
-    x, u, pen = ca.SX.sym("x", 2), ca.SX.sym("u"), ca.SX.sym("pen", 2)
-    ocp = OCP(x, u, {"pen": pen}, horizon=HORIZON, dt=0.3)
-    ocp.set_dynamics(ca.vertcat(x[1], ca.sin(x[0]) + u), integrator="euler")
-    ocp.add_cost(0.5 * (x[0] ** 2 + 0.1 * x[1] ** 2 + 0.1 * u**2))
-    ocp.add_cost(5 * x[0] ** 2 + x[1] ** 2, at="terminal")
-    ocp.subject_to(-2, u, 2, name="torque")
-    ocp.subject_to(-0.25, x[1], 0.2, soft=Soft(linear=pen[0]), at=range(1, HORIZON), name="speed")
-    ocp.subject_to(-0.8, u, 0.7, soft=Soft(quadratic=(pen[1], 2 * pen[1])), name="effort")
-    one_sided = Soft(linear=(0.5, np.inf), quadratic=(2.0, 0.0))
-    ocp.subject_to(-0.2, x[0] + 0.5 * x[1], 0.25, soft=one_sided, at=range(2, 5), name="lean")
-    ocp.subject_to(0.02, x[1], 0.02, soft=Soft(0.1, 1.0), at="terminal", name="leave")
-    return ocp
 
 
 def instances():
