@@ -57,6 +57,7 @@ class TestResiduals:
     def test_every_engine(self, engine, name, dtype):
         check_solver(solver_for(name, engine, dtype), systems(name, dtype))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("dtype", DTYPES)
     @settings(PROPERTY, max_examples=25)
     @given(case=random_cases(max_entries=300**2))

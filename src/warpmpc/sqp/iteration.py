@@ -173,6 +173,9 @@ class SQPIteration:
         still = norm(state.d) <= self._tol.step * jnp.maximum(1, norm(now.z))
         feasible = trial.here.worst[0] <= self._tol.violation
         solved = usable & ~found.infeasible
+        if data.soft is not None:
+            # Multipliers of soft rows belong to s; they say something of z only where A d is s.
+            solved &= found.primal <= self._tol.violation
         # Where no step is acceptable any more, the conditions alone decide.
         at_rest = still | ~choice.accepted
         converged = solved & at_rest & feasible & (kkt <= self._tol.kkt)

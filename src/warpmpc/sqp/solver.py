@@ -133,6 +133,8 @@ class MPCSolver:
 
     def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers of the QP at a representative point."""
+        if not self.settings.qp_settings(self.dtype).scaling:
+            raise SettingsError("nominal has no effect with scaling=0; leave out one of the two.")
         sizes = (self.problem.n_vars, self.problem.n_params)
         arrays = finite_vectors(nominal, sizes, self.dtype)
         if arrays is None:

@@ -57,11 +57,7 @@ class Shift:
     def __init__(self, problem: MPCProblem):
         """Builds the tables."""
         self._z = _shifted(problem.z_offset)
-        rows = _shifted(problem.g_offset)
-        # Rows correspond only where the stages have the same ones.
-        same = problem.group_of[:-1] == problem.group_of[1:]
-        moves = np.append(same, False)[problem.con_stage]
-        self._rows = np.where(moves, rows, np.arange(rows.size))
+        self._rows = _shifted_rows(problem)
 
     def __call__(self, start: MPCWarmStart) -> MPCWarmStart:
         """The shifted warm start."""
@@ -77,4 +73,20 @@ def _shifted(offsets: np.ndarray) -> np.ndarray:
         here, after = offsets[k + 1] - offsets[k], offsets[k + 2] - offsets[k + 1]
         common = min(here, after)
         table[offsets[k] : offsets[k] + common] = offsets[k + 1] + np.arange(common)
+    return table
+
+
+def _shifted_rows(problem: MPCProblem) -> np.ndarray:
+    """For each row, the row of the same name in the next node if there is one.
+
+    Names without a meaning ("g[0]") correspond only in stages of one group.
+    """
+    table = np.arange(problem.n_cons)
+    for k in range(problem.horizon):
+        here, after = problem.stages[k], problem.stages[k + 1]
+        same = problem.group_of[k] == problem.group_of[k + 1]
+        place = {name: i for i, name in enumerate(after.row_names)}
+        for i, name in enumerate(here.row_names):
+            if name in place and (same or not name.startswith("g[")):
+                table[problem.g_offset[k] + i] = problem.g_offset[k + 1] + place[name]
     return table
