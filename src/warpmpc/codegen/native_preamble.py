@@ -1,9 +1,10 @@
 """What native text of `codegen.emit_native` builds upon: packs, memory access, functions.
 
 One thread works on a `Pack`.  On CUDA that is one number of one problem.  On the CPU it is one
-number for each problem of a tile, so that plain operations become vector instructions; other
-functions are called lane by lane.
+number for each of some lanes, 64 bytes together, so that plain operations become one or two vector
+instructions; other functions are called lane by lane.
 
+    WIDTH                           lanes of a pack on the CPU
     GET(base, row), AT(base, row)   a row of a tile: read what nobody writes, or write
     ROW(slot)                       entry of the table of rows
     WHOLE, PART                     attributes of a function that is alone, or one of several
@@ -55,7 +56,8 @@ typedef SCALAR Pack;
 #define EACH_PAIR(attribute, f, name)                                                   \
     static attribute Pack name(Pack x, Pack y) { return f(x, y); }
 #else
-typedef SCALAR Pack __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR))));
+#define WIDTH (64 / (int)sizeof(SCALAR))
+typedef SCALAR Pack __attribute__((ext_vector_type(WIDTH), aligned(sizeof(SCALAR))));
 #define GET(base, row) (*(const Pack*)((base) + (Offset)(row) * 32))
 #define ROW(slot) rows[slot]
 #define WHOLE __attribute__((noinline))
@@ -80,13 +82,13 @@ struct Scalar {
 #define EACH(attribute, f, name)                                                        \
     static attribute Pack name(Pack x) {                                \
         Pack result;                                                                    \
-        for (int l = 0; l < 32; ++l) result[l] = f(x[l]);                               \
+        for (int l = 0; l < WIDTH; ++l) result[l] = f(x[l]);                            \
         return result;                                                                  \
     }
 #define EACH_PAIR(attribute, f, name)                                                   \
     static attribute Pack name(Pack x, Pack y) {                        \
         Pack result;                                                                    \
-        for (int l = 0; l < 32; ++l) result[l] = f(x[l], y[l]);                         \
+        for (int l = 0; l < WIDTH; ++l) result[l] = f(x[l], y[l]);                      \
         return result;                                                                  \
     }
 #endif

@@ -168,12 +168,6 @@ def {name}(
 _BODY = r"""{preamble}
 {structs}
 
-#if defined(__CUDA_ARCH__)
-const int lane = thread & 31;
-#else
-const int lane = 0;
-if (thread & 31) return;
-#endif
 const int tile = (thread >> 5) / n_items, item = (thread >> 5) % n_items;
 if (tile >= {first_output}.shape[0]) return;
 const int* __restrict__ rows = table_in.data;
@@ -181,6 +175,12 @@ const int kind = ROW(2 * item), begin = ROW(2 * item + 1);
 rows += begin;
 #define BASE(array) \
     ((array).data + (Offset)(tile % (array).shape[0]) * (array).shape[1] * 32 + lane)
+#if defined(__CUDA_ARCH__)
+const int lane = thread & 31;
+#else
+if (thread & 31) return;  // one thread does the whole tile
+for (int lane = 0; lane < 32; lane += WIDTH)
+#endif
 switch (kind) {{
 {calls}
 }}"""
