@@ -46,6 +46,7 @@ def gradients(settings: ADMMSettings, given):
     return jax.jit(jax.grad(loss))(given.args)
 
 
+@pytest.mark.slow
 class TestSameBits:
     @pytest.mark.parametrize("size", SIZES)
     def test_any_size(self, size):
@@ -73,7 +74,6 @@ class TestSameBits:
             solver_for(given, settings).solve(*given.args, warm_start=start),
         )
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(("name", "sensitivity"), [("random", "kkt"), ("ring", "lsq")])
     def test_gradients(self, name, sensitivity):
         given, settings = CASES[name](), replace(TIGHT, sensitivity=sensitivity)
@@ -116,7 +116,6 @@ class TestSameBits:
 
         check_bits(total(replace(TIGHT, max_batch=64)), total(TIGHT))
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("engine", ["dense", "pcg"])
     def test_other_engines_agree_to_rounding(self, engine):
         """Their sums are in the hands of XLA and LAPACK."""

@@ -11,6 +11,8 @@ from qp_cases import FAMILIES, QPBatch, family, ring, solver_for
 from qp_sizes import SMALL
 from warpmpc import ADMMSettings, QPSolver, Status
 
+pytestmark = pytest.mark.slow
+
 TIGHT = ADMMSettings(eps_abs=1e-10, eps_rel=1e-10, max_iter=20_000)
 LSQ = replace(TIGHT, sensitivity="lsq")
 MAX_DIFFERENCE = 1e-6
@@ -52,7 +54,6 @@ def test_table_is_complete():
     assert set(SMALL) == set(FAMILIES)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_methods_agree(name):
     size, density = SMALL[name]

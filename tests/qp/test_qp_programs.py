@@ -10,6 +10,8 @@ import pytest
 from qp_cases import ring, solver_for
 from warpmpc import ADMMSettings, Status
 
+pytestmark = pytest.mark.slow
+
 BATCH = 33
 TIGHT = ADMMSettings(eps_abs=1e-9, eps_rel=1e-9)
 ENGINES = ["sparse", "dense"]

@@ -9,6 +9,8 @@ import pytest
 import warpmpc as wm
 from warpmpc.sim.rollout import rollout
 
+pytestmark = pytest.mark.slow
+
 DT, HORIZON, BATCH, LIMIT = 0.05, 8, 3, 6.0
 X0 = np.array([[0.4, 0.0], [-0.3, 0.5], [0.1, -0.2]])
 
