@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import casadi as ca
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -52,8 +53,8 @@ def check(solver, solution, p, tolerance=1e-6):
 
 @pytest.fixture(scope="module")
 def limited():
-    """An arm with hard limits of its speed, default settings."""
-    return MPCSolver(arm(6, hard=True), dtype="float64", engine="staged")
+    """An arm with hard limits of its speed, default settings, with history."""
+    return MPCSolver(arm(6, hard=True), SQPSettings(record=True), "float64", "staged")
 
 
 def starts(batch=BATCH, seed=0):
@@ -82,6 +83,42 @@ class TestOptimality:
         near = limited.solve(x0 + 1e-4, params, warm_start=first.warm_start)
         np.testing.assert_array_equal(near.status, MPCStatus.CONVERGED)
         assert np.sum(near.iterations) < np.sum(first.iterations)
+
+    def test_history(self, limited):
+        """NaN after an instance has ended; the end is what the solution says."""
+        x0, params = starts()
+        cold = limited.cold_start(limited.z_guess(x0, params))
+        done = limited.solve(x0, params).warm_start
+        even = np.arange(BATCH)[:, None] % 2 == 0
+        mixed = jax.tree.map(lambda a, b: jnp.where(even, a, b), done, cold)
+        solution = limited.solve(x0, params, warm_start=mixed)
+        history, n = solution.history, np.asarray(solution.iterations)
+        np.testing.assert_array_equal(n == 1, even[:, 0])
+        assert n.max() < limited.settings.max_iter
+        after = np.arange(limited.settings.max_iter)[None] >= n[:, None]
+        for name in ("cost", "theta", "step_length", "accepted", "kkt_residual"):
+            values = np.asarray(getattr(history, name))
+            assert values.shape == after.shape
+            np.testing.assert_array_equal(np.isnan(values), after, err_msg=name)
+            np.testing.assert_array_equal(
+                values[np.arange(BATCH), n - 1], getattr(solution, name), err_msg=name
+            )
+        # The last iteration finds that nothing is left to do.
+        first = np.asarray(history.kkt_residual)[:, 0]
+        assert np.all(first[1::2] > 1e-3)
+        assert np.all(first[::2] < 1e-6)
+        np.testing.assert_array_equal(solution.step_length, 0)
+
+    def test_scaled_at_a_nominal_point(self, limited):
+        """The same solutions, by other iterations of the QPs."""
+        x0, params = starts()
+        own = limited.solve(x0, params)
+        nominal = (np.asarray(own.z[0]), np.asarray(limited.pack(x0, params)[0]))
+        once = MPCSolver(arm(6, hard=True), None, "float64", "sparse", nominal=nominal)
+        solution = once.solve(x0, params)
+        check(once, solution, np.asarray(once.pack(x0, params)))
+        np.testing.assert_allclose(solution.z, own.z, rtol=0, atol=1e-4)
+        assert not np.array_equal(solution.qp_iterations, own.qp_iterations)
 
     def test_any_start_leads_to_a_solution(self, limited):
         x0, params = starts()
@@ -116,6 +153,7 @@ def swung_up():
     return found
 
 
+@pytest.mark.slow
 class TestHessians:
     @pytest.mark.parametrize("name", HESSIANS)
     def test_same_solution(self, swung_up, name):

@@ -15,6 +15,7 @@ import pytest
 from sqp_cases import ARM_X0, TIGHT, TIGHT_QP, arm, soft_arm
 from warpmpc import LineSearchSettings, MPCSolver, MPCStatus, SQPSettings
 
+pytestmark = pytest.mark.slow
 H = 1e-4
 
 
