@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, PANEL_HEIGHT, TOP, BOTTOM = 14.0, 3.8, 1.15, 0.95  # inches
-LEFT, PANEL_WIDTH, GAP = 0.75, 3.4, 0.65
+LEFT, PANEL_WIDTH, GAP = 0.75, 3.2, 0.6
 PANELS: dict[str, Callable[[Row], float | None]] = {
     "export, seconds": lambda row: row["export_s"],
     "compile, seconds": lambda row: row["compile_s"],
@@ -49,8 +49,10 @@ def latest(rows: Sequence[Row]) -> list[Row]:
         if row["device"] == good[-1]["device"]
     }
     largest: dict[tuple[str, str, int], Row] = {}
-    for key in sorted(newest):
-        largest[key[:3]] = newest[key]
+    for (solver, dtype, length, _), row in newest.items():
+        kept = largest.setdefault((solver, dtype, length), row)
+        if row["batch"] > kept["batch"]:
+            largest[solver, dtype, length] = row
     return list(largest.values())
 
 
@@ -58,7 +60,7 @@ def figure_of(rows: Sequence[Row]) -> Figure:
     """The figure of rows of one device."""
     variants = [row for row in rows if row["kind"] == "variant"]
     dtypes = list(dict.fromkeys(row["dtype"] for row in variants))
-    solvers = list(dict.fromkeys(row["solver"] for row in rows))
+    solvers = list(dict.fromkeys(row["solver"] for row in [*variants, *rows]))
     height = TOP + len(dtypes) * (PANEL_HEIGHT + BOTTOM)
     figure = style.new_figure(WIDTH, height)
     last = variants[-1]

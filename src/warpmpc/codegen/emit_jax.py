@@ -8,7 +8,8 @@ each of them.  In a long program that doubles the work again and again: compile 
 some thousand operations.  What XLA calls expensive it computes once, and a division counts as such;
 so values that are worth keeping are divided by a one that only the code generator behind XLA
 recognises.  The bits stay the same, the division is gone from the machine code, and compile time
-grows linearly.
+grows linearly.  That is XLA on the CPU; on CUDA it takes 5 seconds for 2000 operations and more
+than a minute for 5000, and long programs are a matter of `codegen.emit_native`.
 
 Deviations from CasADi: subnormal numbers count as zero, as everywhere in XLA, and `erfinv` has all
 its digits where CasADi's has ten.

@@ -80,13 +80,13 @@ struct Scalar {
     }
 };
 #define EACH(attribute, f, name)                                                        \
-    static attribute Pack name(Pack x) {                                \
+    static attribute Pack name(Pack x) {                                                \
         Pack result;                                                                    \
         for (int l = 0; l < WIDTH; ++l) result[l] = f(x[l]);                            \
         return result;                                                                  \
     }
 #define EACH_PAIR(attribute, f, name)                                                   \
-    static attribute Pack name(Pack x, Pack y) {                        \
+    static attribute Pack name(Pack x, Pack y) {                                        \
         Pack result;                                                                    \
         for (int l = 0; l < WIDTH; ++l) result[l] = f(x[l], y[l]);                      \
         return result;                                                                  \
