@@ -188,6 +188,10 @@ class TestRefusals:
         with pytest.raises(CodegenError, match="at least one program"):
             self.make(cases=[])
 
+    def test_case_without_stages(self):
+        with pytest.raises(CodegenError, match="every program a stage"):
+            self.make(self.changed(0, stages=np.zeros(0, dtype=int)))
+
     def test_rows_of_wrong_shape(self):
         with pytest.raises(CodegenError, match="one row per stage and element"):
             self.make(self.changed(0, stages=np.arange(N - 1)))

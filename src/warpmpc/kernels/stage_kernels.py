@@ -122,8 +122,8 @@ def _check_cases(
     name: str, cases: Sequence[StageCase], n_inputs: int, outputs: tuple[tuple[str, int], ...]
 ) -> None:
     """Every program fits the arrays, and every output row is written exactly once."""
-    if not cases:
-        raise CodegenError(f"{name} needs at least one program.")
+    if not cases or not all(len(case.stages) for case in cases):
+        raise CodegenError(f"{name} needs at least one program, and every program a stage.")
     for case in cases:
         given = (len(case.in_rows), len(case.out_rows))
         sizes = (case.program.input_sizes, case.program.output_sizes)
