@@ -18,6 +18,7 @@ from warpmpc._errors import CodegenError, ProblemError
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.ir import Op
 from warpmpc.kernels import loading
+from warpmpc.kernels.loading import start_warp
 from warpmpc.kernels.stage_kernels import StageCase, StageKernels
 from warpmpc.kernels.tiles import LANES, from_tiles, to_tiles
 from warpmpc.systems.synthetic import sample, synthetic_function
@@ -296,6 +297,7 @@ def test_unwritable_folders(tmp_path):
 
 def test_kernel_cache_that_became_unwritable(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
+    start_warp()  # it chooses the folder that is put back afterwards
     monkeypatch.setattr(wp.config, "kernel_cache_dir", str(tmp_path / "file" / "below"))
     loading.load_kernel.cache_clear()
     x = ca.SX.sym("x")
