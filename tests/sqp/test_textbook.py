@@ -12,6 +12,8 @@ from textbook_problems import BALL_BOUND, TEXTBOOK, bryson_denham
 from warpmpc import ADMMSettings, MPCSolver, MPCStatus, SQPSettings
 from warpmpc.problem.evaluation import initial_guess
 
+pytestmark = pytest.mark.slow
+
 DOUBLE = SQPSettings(max_iter=100)
 # As accurate as float32 allows: QPs stop where rounding stops them.
 SINGLE = SQPSettings(
