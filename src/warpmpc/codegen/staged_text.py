@@ -21,7 +21,7 @@ crosses the boundary between slots 4 and 2.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from warpmpc.symbolic.stage_program import StageProgram, StageRun, StageTemplate
 
@@ -31,7 +31,7 @@ def factor_text(program: StageProgram) -> str:
     carried = [f"c{a}_{b}" for a, b in program.carried_pairs]
     parts = [_zeros(carried)]
     for run in program.runs:
-        parts.append(_loop(run, "KLD", _eliminate_stage(run.template, program)))
+        parts.append(_loop(run, "KLD", eliminate_stage(run.template, program)))
     return "\n".join(parts)
 
 
@@ -122,17 +122,19 @@ def _positions(template: StageTemplate) -> list[int]:
 class _Working:
     """The entries of a stage while it is eliminated; each is declared where it is first needed."""
 
-    def __init__(self, template: StageTemplate, program: StageProgram):
+    def __init__(
+        self, template: StageTemplate, program: StageProgram, K_text: Callable[[int], str]
+    ):
         self.lines: list[str] = []
         self._declared: set[str] = set()
         self._start: dict[str, list[str]] = {}
         self._column_of = {slot: i for i, slot in enumerate(template.slots) if slot >= 0}
         at = 0
         for j, (column, in_K) in enumerate(zip(template.columns, template.in_K, strict=True)):
-            self._start[f"d{j}"] = [f"GET(Kk, {at})"]
+            self._start[f"d{j}"] = [K_text(at)]
             at += 1
             for target, present in zip(column, in_K, strict=True):
-                self._start[self.name(j, target)] = [f"GET(Kk, {at})"] if present else []
+                self._start[self.name(j, target)] = [K_text(at)] if present else []
                 at += present
         for high, low in program.carried_pairs:  # what enters from the stage before
             if high in self._column_of and low in self._column_of:
@@ -172,9 +174,22 @@ class _Working:
         return name in self._declared
 
 
-def _eliminate_stage(template: StageTemplate, program: StageProgram) -> list[str]:
-    """Right-looking elimination of one stage."""
-    work = _Working(template, program)
+def read_K(position: int) -> str:
+    """Text of a value of K of the stage, by its position among them."""
+    return f"GET(Kk, {position})"
+
+
+def eliminate_stage(
+    template: StageTemplate, program: StageProgram, K_text: Callable[[int], str] = read_K
+) -> list[str]:
+    """Right-looking elimination of one stage; every value of K is read once.
+
+    Args:
+        template: Of the stage.
+        program: Whose stages these are.
+        K_text: Text of a value of K of the stage, by its position among them.
+    """
+    work = _Working(template, program, K_text)
     position = 0
     for j, column in enumerate(template.columns):
         work.need(f"d{j}")
