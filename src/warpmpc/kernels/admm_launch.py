@@ -49,7 +49,7 @@ def launch_loop(
 ) -> LoopState:
     """Runs a kernel that changes the state in place."""
     tiles, n, _ = state.X.shape
-    remembered = n if limits.check_every else 1  # certificates need the iterate before
+    remembered = n if limits.check_every > 0 else 1  # certificates need the iterate before
     *changed, _, _ = launch(
         kernel,
         [*inputs, state.X, state.status, state.iterations, state.report],

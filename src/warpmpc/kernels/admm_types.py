@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import jax
 
+UNCHECKED = -1
+
 
 @dataclass(frozen=True, eq=False)
 class LoopData:
@@ -36,7 +38,11 @@ class LoopData:
 
 @dataclass(frozen=True)
 class LoopLimits:
-    """When an ADMM loop checks and ends."""
+    """When an ADMM loop checks and ends.
+
+    `check_every` may be 0: residuals are known at the end only; or `UNCHECKED`: never, and status,
+    iterations and report stay as they are.
+    """
 
     check_every: int
     span: int

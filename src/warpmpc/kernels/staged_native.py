@@ -256,7 +256,9 @@ for (int i = 0; i < n; ++i)
         AT(W, i) = SIGMA * AT(X, i) - GET(Q, i);
     }
 for (int t = begin; t < end; ++t) {
-    const bool judged = t + 1 == end || (certify && (t + 1) % check_every == 0);
+    // A negative number: nobody asks, and there need not be a K.
+    const bool judged = check_every >= 0
+        && (t + 1 == end || (certify && (t + 1) % check_every == 0));
     if (judged && certify)
         for (int i = 0; i < n; ++i) {
             const Pack v = AT(X, i);
