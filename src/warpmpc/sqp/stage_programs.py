@@ -124,10 +124,19 @@ class StagePrograms:
         return StageKernels(f"{name}_stages", cases, list(inputs), sizes, self.dtype)
 
     @property
-    def _point(self) -> dict[str, Tables]:
-        at = self.assembly
-        point = {"z": at.w_rows, "p": at.p_rows}
-        return {**point, "y": at.g_rows} if self._needs_y else point
+    def point_rows(self) -> dict[str, Tables]:
+        """Inputs of the stage functions at a point: name of each array, and its rows per group.
+
+        The one place, with `point_arrays`, that knows which inputs there are.  Kernels read
+        array i of tile t from tile ``t % tiles_i``: what all instances share has one tile.
+        """
+        point = self._cost_rows
+        return {**point, "y": self.assembly.g_rows} if self._needs_y else point
+
+    @property
+    def _cost_rows(self) -> dict[str, Tables]:
+        """The same for functions without multipliers."""
+        return {"z": self.assembly.w_rows, "p": self.assembly.p_rows}
 
     @property
     def _needs_y(self) -> bool:
@@ -137,11 +146,13 @@ class StagePrograms:
     def _linearize(self) -> StageKernels:
         names = list(self._sizes)
         outputs = {name: (self._sizes[name], self._written[name]) for name in names}
-        return self._kernels("linearize", lambda m, n: m.linearize(n, names), self._point, outputs)
+        return self._kernels(
+            "linearize", lambda m, n: m.linearize(n, names), self.point_rows, outputs
+        )
 
     def linearize(self, z: jax.Array, p: jax.Array, y: jax.Array) -> QPData:
         """The QP at a point; y are multipliers for the exact Hessian."""
-        found = dict(zip(self._sizes, self._linearize(*self._at(z, p, y)), strict=True))
+        found = dict(zip(self._sizes, self._linearize(*self.point_arrays(z, p, y)), strict=True))
         blocks = found.pop("blocks", None)
         P = _added(found["P"], self.assembly.P_overlap)
         if blocks is not None:
@@ -155,7 +166,8 @@ class StagePrograms:
         soft = {"soft": found["soft"]} if "soft" in found else {}
         return QPData(P, _added(found["q"], self.assembly.q_overlap), *rows, **soft)
 
-    def _at(self, z: jax.Array, p: jax.Array, y: jax.Array) -> list[jax.Array]:
+    def point_arrays(self, z: jax.Array, p: jax.Array, y: jax.Array) -> list[jax.Array]:
+        """The arrays of a point, in the order of `point_rows`."""
         return [z, p, y] if self._needs_y else [z, p]
 
     @cached_property
@@ -164,9 +176,7 @@ class StagePrograms:
         outputs: dict[str, tuple[int, Tables]] = dict.fromkeys(
             ("cost", "squares", "absolute", "worst"), (size, rows)
         )
-        at = self.assembly
-        inputs: dict[str, Tables] = {"z": at.w_rows, "p": at.p_rows}
-        return self._kernels("evaluate", StageModel.evaluate, inputs, outputs)
+        return self._kernels("evaluate", StageModel.evaluate, self._cost_rows, outputs)
 
     def evaluate(self, z: jax.Array, p: jax.Array) -> Evaluation:
         """Cost and violations; z may have a multiple of the tiles of p."""
@@ -180,7 +190,7 @@ class StagePrograms:
     ) -> tuple[jax.Array, jax.Array]:
         """Cotangents of z and p from those of the QP: P, q, A, lower, upper, soft."""
         given = self._bars(bars)
-        z_bar, p_bar = self._pull_back(*self._at(z, p, y), *given.values())
+        z_bar, p_bar = self._pull_back(*self.point_arrays(z, p, y), *given.values())
         return _added(z_bar, self.assembly.w_joined[1]), self._summed(p_bar)
 
     def pull_back_params(
@@ -188,7 +198,7 @@ class StagePrograms:
     ) -> jax.Array:
         """Cotangents of p alone, from those of q, A, lower, upper and soft at a fixed point."""
         given = {name: bar for name, bar in self._bars(bars).items() if name not in _HESSIAN}
-        (p_bar,) = self._pull_back_params(*self._at(z, p, y), *given.values())
+        (p_bar,) = self._pull_back_params(*self.point_arrays(z, p, y), *given.values())
         return self._summed(p_bar)
 
     def cost_pull_back(self, z: jax.Array, p: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -209,7 +219,7 @@ class StagePrograms:
         return {**self._written, "P": self.assembly.P_places, "q": self.assembly.q_places}
 
     def _pulling(self, name: str, which: list[str], *, of_z: bool) -> StageKernels:
-        inputs = {**self._point, **{f"{bar}_bar": self._read[bar] for bar in which}}
+        inputs = {**self.point_rows, **{f"{bar}_bar": self._read[bar] for bar in which}}
         outputs = self._gradient_outputs() if of_z else {"p_bar": self._gradient_outputs()["p_bar"]}
         return self._kernels(name, lambda m, n: m.pull_back(n, which, of_w=of_z), inputs, outputs)
 
@@ -234,10 +244,8 @@ class StagePrograms:
 
     @cached_property
     def _cost_pull_back(self) -> StageKernels:
-        at = self.assembly
-        inputs: dict[str, Tables] = {"z": at.w_rows, "p": at.p_rows}
         return self._kernels(
-            "cost_pull_back", StageModel.cost_pull_back, inputs, self._gradient_outputs()
+            "cost_pull_back", StageModel.cost_pull_back, self._cost_rows, self._gradient_outputs()
         )
 
     def _summed(self, p_bar: jax.Array) -> jax.Array:
