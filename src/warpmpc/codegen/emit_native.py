@@ -9,6 +9,7 @@ constant 2, ``r4`` entry 4 of the table of rows, ``carried[5]`` what a chunk lea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,6 +99,24 @@ def struct_text(
     return "\n".join([*lines, "};"])
 
 
+def inline_text(
+    program: ScalarProgram, dtype: str, read: Callable[[int, int], str]
+) -> tuple[list[str], list[list[str]]]:
+    """A whole program as statements inside another text, and what its outputs are called there.
+
+    Args:
+        program: Short enough not to be cut.
+        dtype: "float32" or "float64".
+        read: Text of an element of an input.
+    """
+    of = _Statements(program, dtype)
+    values = [*program.left, *program.right, *(v for out in program.outputs for v in out)]
+    leaves = sorted({int(v) for v in values if ABSENT != v < program.n_leaves})
+    lines = [of.leaf(value, read) for value in leaves]
+    lines += [of.operation(number) for number in range(program.n_ops)]
+    return lines, [[of.names[value] for value in out.tolist()] for out in program.outputs]
+
+
 def _function(name: str, parameters: list[str], body: list[str]) -> list[str]:
     lines = [f"    static {name}("]
     lines += [f"        {parameter}," for parameter in parameters[:-1]]
@@ -105,55 +124,33 @@ def _function(name: str, parameters: list[str], body: list[str]) -> list[str]:
     return lines
 
 
-class _Writer:
-    """Writes the operations of a program, chunk by chunk."""
+class _Statements:
+    """Declares the values of a program one by one."""
 
-    def __init__(self, program: ScalarProgram, access: Access, dtype: str):
-        self._program, self._access = program, access
+    def __init__(self, program: ScalarProgram, dtype: str):
+        self._program = program
         sizes = enumerate(program.input_sizes)
-        self._names = [f"x{i}_{element}" for i, size in sizes for element in range(size)]
-        self._names += [f"k{index}" for index in range(program.constants.size)]
-        self._names += [f"v{number}" for number in range(program.n_ops)]
-        sizes = enumerate(program.input_sizes)
-        self._arguments = [(i, element) for i, size in sizes for element in range(size)]
+        self.arguments = [(i, element) for i, size in sizes for element in range(size)]
+        self.names = [f"x{i}_{element}" for i, element in self.arguments]
+        self.names += [f"k{index}" for index in range(program.constants.size)]
+        self.names += [f"v{number}" for number in range(program.n_ops)]
         self._called = {Op(op) for op in np.flatnonzero(np.bincount(program.ops) > INLINED_USES)}
         self._literals = [literal(number, dtype) for number in program.constants.tolist()]
 
-    def body(self, chunk: Chunk) -> list[str]:
-        """Statements of one chunk."""
-        program, names = self._program, self._names
-        span = slice(chunk.begin, chunk.end)
-        ops, left, right = (a[span].tolist() for a in (program.ops, program.left, program.right))
-        used = {*left, *right, *(value for *_, value in chunk.outputs)} - {ABSENT}
-        leaves = sorted(value for value in used if value < program.n_leaves)
-        lines = self._rows(leaves, chunk)
-        lines += [self._leaf(value) for value in leaves]
-        lines += [f"const Pack {names[value]} = carried[{slot}];" for value, slot in chunk.reads]
-        for number, (op, a, b) in enumerate(zip(ops, left, right, strict=True), start=chunk.begin):
-            lines.append(f"const Pack v{number} = {self._expression(Op(op), a, b)};")
-        lines += [f"carried[{slot}] = {names[value]};" for value, slot in chunk.writes]
-        for j, element, value in chunk.outputs:
-            place = _place(self._access.outputs[j][element])
-            lines.append(f"AT(out{j}, {place}) = {names[value]};")
-        return lines
+    def leaf(self, value: int, read: Callable[[int, int], str]) -> str:
+        """A constant, or an element of an input as `read` says."""
+        beyond = value - self._program.n_inputs
+        text = read(*self.arguments[value]) if beyond < 0 else f"(Pack){self._literals[beyond]}"
+        return f"const Pack {self.names[value]} = {text};"
 
-    def _rows(self, leaves: list[int], chunk: Chunk) -> list[str]:
-        """Declares the entries of the table that a chunk needs."""
-        n_inputs, access = self._program.n_inputs, self._access
-        arguments = (self._arguments[value] for value in leaves if value < n_inputs)
-        slots = {access.inputs[i][element][0] for i, element in arguments}
-        slots |= {access.outputs[j][element][0] for j, element, _ in chunk.outputs}
-        return [f"const int r{slot} = ROW({slot});" for slot in sorted(slots)]
-
-    def _leaf(self, value: int) -> str:
-        name = self._names[value]
-        if value >= self._program.n_inputs:
-            return f"const Pack {name} = (Pack){self._literals[value - self._program.n_inputs]};"
-        i, element = self._arguments[value]
-        return f"const Pack {name} = GET(in{i}, {_place(self._access.inputs[i][element])});"
+    def operation(self, number: int) -> str:
+        """What operation `number` computes."""
+        program = self._program
+        op, left, right = Op(program.ops[number]), program.left[number], program.right[number]
+        return f"const Pack v{number} = {self._expression(op, int(left), int(right))};"
 
     def _expression(self, op: Op, left: int, right: int) -> str:
-        a, b = self._names[left], "" if right == ABSENT else self._names[right]
+        a, b = self.names[left], "" if right == ABSENT else self.names[right]
         if op in _EXPRESSIONS:
             return _EXPRESSIONS[op].format(a=a, b=b)
         name = op.name.lower()
@@ -161,6 +158,43 @@ class _Writer:
         return f"{struct}::{name}({a}{', ' if b else ''}{b})"
 
 
-def _place(place: Place) -> str:
+class _Writer:
+    """Writes the operations of a program, chunk by chunk."""
+
+    def __init__(self, program: ScalarProgram, access: Access, dtype: str):
+        self._program, self._access = program, access
+        self._of = _Statements(program, dtype)
+
+    def body(self, chunk: Chunk) -> list[str]:
+        """Statements of one chunk."""
+        program, names = self._program, self._of.names
+        span = slice(chunk.begin, chunk.end)
+        left, right = (a[span].tolist() for a in (program.left, program.right))
+        used = {*left, *right, *(value for *_, value in chunk.outputs)} - {ABSENT}
+        leaves = sorted(value for value in used if value < program.n_leaves)
+        lines = self._rows(leaves, chunk)
+        lines += [self._of.leaf(value, self._read) for value in leaves]
+        lines += [f"const Pack {names[value]} = carried[{slot}];" for value, slot in chunk.reads]
+        lines += [self._of.operation(number) for number in range(chunk.begin, chunk.end)]
+        lines += [f"carried[{slot}] = {names[value]};" for value, slot in chunk.writes]
+        for j, element, value in chunk.outputs:
+            place = place_text(self._access.outputs[j][element])
+            lines.append(f"AT(out{j}, {place}) = {names[value]};")
+        return lines
+
+    def _read(self, i: int, element: int) -> str:
+        return f"GET(in{i}, {place_text(self._access.inputs[i][element])})"
+
+    def _rows(self, leaves: list[int], chunk: Chunk) -> list[str]:
+        """Declares the entries of the table that a chunk needs."""
+        n_inputs, access = self._program.n_inputs, self._access
+        arguments = (self._of.arguments[value] for value in leaves if value < n_inputs)
+        slots = {access.inputs[i][element][0] for i, element in arguments}
+        slots |= {access.outputs[j][element][0] for j, element, _ in chunk.outputs}
+        return [f"const int r{slot} = ROW({slot});" for slot in sorted(slots)]
+
+
+def place_text(place: Place) -> str:
+    """The row at a place."""
     slot, offset = place
     return f"r{slot} + {offset}" if offset >= 0 else f"r{slot} - {-offset}"
