@@ -18,8 +18,9 @@ from warpmpc.qp.types import INFINITY, ADMMSettings, RowClass
 from warpmpc.symbolic.pattern import SparsePattern
 
 RHO_MIN, RHO_MAX = 1e-6, 1e6
-_EQUALITY_TOLERANCE = 1e-4
+EQUALITY_TOLERANCE = 1e-4
 _SCALE_MIN, _SCALE_MAX = 1e-4, 1e4
+BOUND_LARGE = INFINITY * _SCALE_MIN  # a scaled bound of this size is absent
 
 
 @jax.tree_util.register_dataclass
@@ -128,9 +129,8 @@ def row_factors(
         is_soft: Rows that are no equalities, whatever their bounds.
     """
     if classes is None:
-        equal = scaled.upper - scaled.lower < _EQUALITY_TOLERANCE
-        large = INFINITY * _SCALE_MIN
-        free = (scaled.lower < -large) & (scaled.upper > large)
+        equal = scaled.upper - scaled.lower < EQUALITY_TOLERANCE
+        free = (scaled.lower < -BOUND_LARGE) & (scaled.upper > BOUND_LARGE)
         if is_soft is not None:
             equal = equal & ~is_soft[None, :, None]
     else:

@@ -95,7 +95,7 @@ class KernelLoop:
             kernels: Of a program for it.
             settings: Of the iteration.
         """
-        self._settings, self._system, self._kernels = settings, system, kernels
+        self._settings, self._system, self.kernels = settings, system, kernels
         self.lanes, self.program = LANES, kernels.program
         n, n_L = self.program.n_nodes, self.program.n_L
         matrices = self.program.K_order.size + n_L + n
@@ -105,7 +105,12 @@ class KernelLoop:
         self._order = _Order(self.program, system.kkt.n_vars)
         self._soft_rows = self.program.node_order[kernels.soft_nodes] - system.kkt.n_vars
         names = ("sigma", "relaxation", "eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")
-        self._numbers = np.array([getattr(settings, name) for name in names])
+        self.numbers = np.array([getattr(settings, name) for name in names])
+
+    @property
+    def is_unrolled(self) -> bool:
+        """Whether the kernels are straight-line code of stages."""
+        return isinstance(self.kernels, StagedKernels)
 
     def run(
         self,
@@ -125,7 +130,7 @@ class KernelLoop:
             iterations=jnp.zeros_like(status),
             report=jnp.zeros((status.shape[0], 5, LANES), dtype=x.dtype),
         )
-        factor = self._kernels.factor(data.K)
+        factor = self.kernels.factor(data.K)
         carry = _Carry(state, rho, factor, jnp.asarray(0, dtype=jnp.int32))
         span = settings.adaptive_rho_every or settings.max_iter
         if span >= settings.max_iter:
@@ -172,12 +177,12 @@ class KernelLoop:
         R = self._order.join(jnp.ones_like(problem.scaled.q), 1 / problem.rho(carry.rho))
         if self._soft_rows.size:
             R = jnp.concatenate([R, self._coefficients(problem, carry.rho)], axis=1)
-        state = self._kernels.iterate(
+        state = self.kernels.iterate(
             carry.factor,
             R,
             data,
             carry.state,
-            self._numbers,
+            self.numbers,
             carry.iteration,
             limits,
         )
@@ -204,7 +209,7 @@ class KernelLoop:
             carry,
             state=replace(state, X=nodes.join(x, v)),
             rho=rho,
-            factor=self._kernels.refactor(carry.factor, K, todo),
+            factor=self.kernels.refactor(carry.factor, K, todo),
         )
 
 

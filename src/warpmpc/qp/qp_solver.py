@@ -22,6 +22,7 @@ from warpmpc._errors import PatternError, ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
 from warpmpc.qp.adjoint import KKTSensitivity, Sensitivity, apply_linear
 from warpmpc.qp.adjoint_lsq import LSQSensitivity
+from warpmpc.qp.admm import ADMMLoop
 from warpmpc.qp.batches import on_batches, part_size
 from warpmpc.qp.checks import (
     check_classes,
@@ -40,7 +41,7 @@ from warpmpc.qp.soft import Penalties, Projection, SoftRows
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.termination import initial_status
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
-from warpmpc.symbolic.kkt import build_kkt
+from warpmpc.symbolic.kkt import KKTPattern, build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
 
 _LOG = logging.getLogger(__name__)
@@ -127,6 +128,16 @@ class QPSolver:
     def lanes(self) -> int:
         """Instances per group of the engine's layout ``[groups, rows, lanes]``: 1 or 32."""
         return self._loop.lanes
+
+    @property
+    def loop(self) -> ADMMLoop:
+        """The engine's ADMM loop: for outer methods that have their own way to its data."""
+        return self._loop
+
+    @property
+    def kkt(self) -> KKTPattern:
+        """Pattern of K and where its numbers come from."""
+        return self._system.kkt
 
     @property
     def matrices(self) -> QPMatrices:

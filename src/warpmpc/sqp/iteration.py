@@ -18,7 +18,7 @@ from warpmpc.qp.products import QPMatrices, total
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.termination import norm
 from warpmpc.qp.types import Status
-from warpmpc.sqp.line_search import Choice, Trial, choose, theta
+from warpmpc.sqp.line_search import Trial, choose, theta
 from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import Evaluation, StagePrograms
 from warpmpc.sqp.types import History, MPCStatus, QPState
@@ -69,7 +69,7 @@ class Direction:
     @property
     def infeasible(self) -> jax.Array:
         """Whether the QP has no solution."""
-        return (self.status != Status.SOLVED) & (self.status != Status.MAX_ITER)
+        return is_infeasible(self.status)
 
 
 class SQPIteration:
@@ -188,7 +188,7 @@ class SQPIteration:
         after = Iterate(
             z=jnp.where(position > 0, now.z + alpha * state.d, now.z),
             qp=state,
-            status=_status(found, converged, choice),
+            status=status_of(usable, found.status, converged, choice.accepted),
             infeasible=found.infeasible.astype(jnp.int32),
             iterations=now.iterations + 1,
             qp_iterations=now.qp_iterations + found.iterations,
@@ -258,14 +258,22 @@ def final(end: Iterate) -> Iterate:
     return replace(end, status=status.astype(jnp.int32))
 
 
-def _status(found: Direction, converged: jax.Array, choice: Choice) -> jax.Array:
-    """The worst that happened."""
-    reason = jnp.where(found.infeasible, MPCStatus.QP_INFEASIBLE, MPCStatus.LINE_SEARCH_FAILED)
-    status = jnp.where(choice.accepted, MPCStatus.MAX_ITER, reason)
+def is_infeasible(qp_status: jax.Array) -> jax.Array:
+    """Whether a QP has no solution."""
+    return (qp_status != Status.SOLVED) & (qp_status != Status.MAX_ITER)
+
+
+def status_of(
+    usable: jax.Array, qp_status: jax.Array, converged: jax.Array, accepted: jax.Array
+) -> jax.Array:
+    """The worst that happened in an iteration."""
+    infeasible = is_infeasible(qp_status)
+    reason = jnp.where(infeasible, MPCStatus.QP_INFEASIBLE, MPCStatus.LINE_SEARCH_FAILED)
+    status = jnp.where(accepted, MPCStatus.MAX_ITER, reason)
     status = jnp.where(converged, MPCStatus.CONVERGED, status)
-    crossed = found.status == Status.INVALID_BOUNDS
+    crossed = qp_status == Status.INVALID_BOUNDS
     unusable = jnp.where(crossed, MPCStatus.QP_INFEASIBLE, MPCStatus.NON_FINITE)
-    return jnp.where(found.usable, status, unusable).astype(jnp.int32)
+    return jnp.where(usable, status, unusable).astype(jnp.int32)
 
 
 def _penalty(

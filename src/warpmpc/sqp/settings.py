@@ -124,6 +124,9 @@ class SQPSettings:
             a full step the next direction is small).  None: last with a fixed number of
             iterations, multipliers otherwise.
         record: Whether solutions keep the history of all iterations.
+        fused: Whether an iteration is three launches (linearise and factorise, ADMM, line search)
+            without matrices in memory: for small stages, a fixed number of iterations, QPs that
+            are not scaled and whose rho stays.  None: where it is possible.
     """
 
     mode: Literal["converge", "fixed"] = "converge"
@@ -138,6 +141,7 @@ class SQPSettings:
     qp: ADMMSettings | None = None
     qp_start: Literal["last", "multipliers"] | None = None
     record: bool = False
+    fused: bool | None = None
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
@@ -149,6 +153,8 @@ class SQPSettings:
             check_choice(self, "qp_start", ("last", "multipliers"))
         check_count(self, "max_iter", 1)
         check_flag(self, "record")
+        if self.fused is not None:
+            check_flag(self, "fused")
         check_real(self, "regularization", "a finite number, at least 0", lambda v: v >= 0)
         for name in ("tol_step", "tol_kkt", "tol_violation"):
             if getattr(self, name) is not None:

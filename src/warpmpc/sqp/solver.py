@@ -28,7 +28,8 @@ from warpmpc.qp.checks import finite_vectors
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.sqp import torch_bridge
-from warpmpc.sqp.iteration import Iterate, SQPIteration, final
+from warpmpc.sqp.fused import build_iteration
+from warpmpc.sqp.iteration import Iterate, final
 from warpmpc.sqp.parameters import ParameterPacker, Params
 from warpmpc.sqp.sensitivity import SolveSensitivity, StepSensitivity
 from warpmpc.sqp.settings import SQPSettings
@@ -87,7 +88,7 @@ class MPCSolver:
             )
         self.qp = self._qp_solver(engine, staged, nominal)
         self.engine = self.qp.engine
-        self._iteration = SQPIteration(self.programs, self.qp, self.settings)
+        self._iteration = build_iteration(self.programs, self.qp, self.settings)
         self._pack = ParameterPacker(self.problem, self.dtype)
         self._guess = jax.jit(Guess(self.problem, self.dtype))
         # Compiled, so that no constant comes from the host.

@@ -142,6 +142,20 @@ class StagePrograms:
     def _needs_y(self) -> bool:
         return self.rule.kind == "exact" and self.problem.n_cons > 0
 
+    @property
+    def has_blocks(self) -> bool:
+        """Whether eigenvalues of Hessian blocks are looked at online."""
+        return "blocks" in self._sizes
+
+    def linearize_functions(self) -> tuple[list[Any], list[str]]:
+        """CasADi functions of the inputs at a point, one per group, and what they return."""
+        names = list(self._sizes)
+        return [m.linearize(f"linearize_{i}", names) for i, m in enumerate(self.models)], names
+
+    def evaluate_functions(self) -> list[Any]:
+        """CasADi functions to cost and violations, one per group."""
+        return [m.evaluate(f"evaluate_{i}") for i, m in enumerate(self.models)]
+
     @cached_property
     def _linearize(self) -> StageKernels:
         names = list(self._sizes)

@@ -84,10 +84,12 @@ class StageSymbols:
         found, shape = [], []
         for tables in self.inputs.values():
             parts = [np.asarray(tables[self.home[k][0]][self.home[k][1]]) for k in ks]
-            rows, inverse = np.unique(np.concatenate(parts), return_inverse=True)
-            cuts = np.cumsum([part.size for part in parts])[:-1]
-            found.append(rows.astype(np.int32))
-            shape.append(tuple(tuple(p.tolist()) for p in np.split(inverse.ravel(), cuts)))
+            # In the order of their first use: what lies where in memory makes no difference.
+            place = {}
+            shape.append(
+                tuple(tuple(place.setdefault(r, len(place)) for r in p.tolist()) for p in parts)
+            )
+            found.append(np.array(list(place), dtype=np.int32))
         return found, tuple(shape)
 
     def symbols(self, rows: Sequence[IntArray]) -> list[ca.SX]:

@@ -1,0 +1,150 @@
+"""Native text of a launch that linearises an MPC problem and factorises its KKT matrix.
+
+Reads: `KKTStep`s as programs with their rows.  Produces: a body for `codegen.fused_module`.
+
+One thread per problem walks over the stages of the elimination.  Which program a stage has and
+where its rows are stands in a table; the values of K are local variables that go straight from the
+program into the elimination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warpmpc.codegen.emit_native import Access
+from warpmpc.codegen.fused_module import inlined, pointers, switch
+from warpmpc.codegen.ir import ScalarProgram
+from warpmpc.codegen.stage_module import StagePlan
+from warpmpc.codegen.staged_text import eliminate_stage
+from warpmpc.symbolic.stage_program import StageProgram, StageTemplate
+
+# Values of `qp.types.Status`.
+_FACTOR = r"""
+enum {{ SOLVED, RUNNING, NON_FINITE = 4, INVALID_BOUNDS = 5 }};
+// A pivot that cannot be divided by leaves 0 or NaN: see `kernels.ldl_native`.
+auto invert = [](SCALAR d) -> SCALAR {{
+    const SCALAR nothing = d - d;
+    if (!(nothing == 0)) return nothing;
+    if (d < TINY && d > -TINY) return (SCALAR)0;
+    const SCALAR inverse = 1 / d;
+    return inverse < TINY && inverse > -TINY ? (SCALAR)NAN : inverse;
+}};
+#if defined(__CUDA_ARCH__)
+#define INVERT(out, in) (out) = invert(in)
+#else
+#define INVERT(out, in) for (int _l = 0; _l < WIDTH; ++_l) (out)[_l] = invert((in)[_l])
+#endif
+if (tile >= status_out.shape[0]) return;
+const SCALAR SIGMA = numbers_in.data[0];
+const SCALAR r_row = numbers_in.data[1], r_equal = numbers_in.data[2], r_free = numbers_in.data[3];
+const SCALAR same = numbers_in.data[4], absent = numbers_in.data[5];
+BEGIN_TILE
+{inputs}
+const SCALAR* __restrict__ X_old = BASE(X_in);
+const SCALAR* __restrict__ S_old = BASE(S_in);
+SCALAR* __restrict__ L = BASE(factor_out);
+SCALAR* __restrict__ D = L + (Offset)n_L * 32;
+SCALAR* __restrict__ K = BASE(K_out);
+SCALAR* __restrict__ Q = BASE(Q_out);
+SCALAR* __restrict__ U = BASE(U_out);
+SCALAR* __restrict__ R = BASE(R_out);
+SCALAR* __restrict__ X = BASE(X_out);
+{carried}
+Pack broken = 0, crossed = 0;
+#pragma unroll 1
+for (int item = 0; item < n_items; ++item) {{
+    const int* __restrict__ rows = table_in.data + table_in.data[2 * item + 1];
+    {stages}
+}}
+for (int l = 0; l < LANES_HERE; ++l) {{
+    int status = LANE(crossed, l) != 0 ? INVALID_BOUNDS : RUNNING;
+    if (LANE(broken, l) != 0) status = NON_FINITE;
+    BASE(status_out)[l] = BASE(active_in)[l] ? status : SOLVED;
+}}
+END_TILE
+"""
+
+_TINY = {"float32": "1.17549435e-38f", "float64": "2.2250738585072014e-308"}
+# Places of a step's outputs: rows of L, of nodes, of K.
+_OF_L, _OF_NODES, _OF_K = range(3)
+
+
+def factor_body(
+    program: StageProgram,
+    templates: Sequence[StageTemplate],
+    plan: StagePlan,
+    names: Sequence[str],
+    dtype: str,
+    *,
+    stores_K: bool,
+) -> str:
+    """Linearises and eliminates stage by stage.
+
+    Args:
+        program: The elimination.
+        templates: Of each case of the plan.
+        plan: Programs to (K, Q, U), rows of their inputs, of L, of nodes and of K.
+        names: Of the inputs at a point.
+        dtype: "float32" or "float64".
+        stores_K: Whether someone asks for K afterwards.
+    """
+    cases = [
+        _factor_stage(program, template, (case.program, access), dtype, stores_K)
+        for template, case, access in zip(templates, plan.cases, plan.accesses, strict=True)
+    ]
+    carried = [f"c{a}_{b} = 0" for a, b in program.carried_pairs]
+    text = _FACTOR.format(
+        inputs=pointers(names),
+        carried=f"Pack {', '.join(carried)};" if carried else "",
+        stages=switch("table_in.data[2 * item]", cases),
+    )
+    return f"#define TINY {_TINY[dtype]}\n{text}"
+
+
+def _factor_stage(
+    program: StageProgram,
+    template: StageTemplate,
+    source: tuple[ScalarProgram, Access],
+    dtype: str,
+    stores_K: bool,
+) -> list[str]:
+    step, access = source
+    lines, (K, Q, U) = inlined(step, access, dtype)
+    first = {which: access.outputs[which][0][0] for which in range(3) if access.outputs[which]}
+    for array, which in (("D", _OF_NODES), ("L", _OF_L), ("K", _OF_K)):
+        if which in first:  # a stage may have nothing below its diagonal
+            lines.append(f"SCALAR* __restrict__ {array}k = {array} + (Offset)r{first[which]} * 32;")
+    at = f"r{first[_OF_NODES]}"
+    for i in range(template.n_nodes):
+        lines += _row(i, at, Q[i], U[i]) if template.is_row[i] else _variable(i, at, Q[i])
+    values = _K_values(template, K)
+    if stores_K:
+        lines += [f"AT(Kk, {i}) = {value};" for i, value in enumerate(values)]
+    return [*lines, *eliminate_stage(template, program, K_text=lambda i: values[i])]
+
+
+def _K_values(template: StageTemplate, names: Sequence[str]) -> list[str]:
+    """Text of each value of K: sigma is added to the diagonal of variables, rows have -1/rho."""
+    values, at = list(names), 0
+    for i, column in enumerate(template.in_K):
+        values[at] = f"(-rho{i})" if template.is_row[i] else f"({names[at]} + SIGMA)"
+        at += 1 + sum(column)
+    return values
+
+
+def _variable(i: int, at: str, q: str) -> list[str]:
+    return [f"AT(Q, {at} + {i}) = {q}; AT(X, {at} + {i}) = GET(X_old, {at} + {i});"]
+
+
+def _row(i: int, at: str, lower: str, upper: str) -> list[str]:
+    """Bounds, 1/rho by what kind of row they make, and v = s + y / rho."""
+    return [
+        f"const Pack lo{i} = {lower}, hi{i} = {upper};",
+        f"broken = ((lo{i} != lo{i}) | (hi{i} != hi{i})) ? (Pack)1 : broken;",
+        f"crossed = (lo{i} > hi{i}) ? (Pack)1 : crossed;",
+        f"crossed = ((lo{i} > INFINITE) | (hi{i} < -INFINITE)) ? (Pack)1 : crossed;",
+        f"const Pack kind{i} = hi{i} - lo{i} < same ? (Pack)r_equal : (Pack)r_row;",
+        f"const Pack rho{i} = ((lo{i} < -absent) & (hi{i} > absent)) ? (Pack)r_free : kind{i};",
+        f"AT(Q, {at} + {i}) = lo{i}; AT(U, {at} + {i}) = hi{i}; AT(R, {at} + {i}) = rho{i};",
+        f"AT(X, {at} + {i}) = GET(S_old, {at} + {i}) + rho{i} * GET(X_old, {at} + {i});",
+    ]

@@ -1,0 +1,303 @@
+"""SQP iterations in three launches each: linearise and factorise, ADMM, line search.
+
+Reads: the stage functions of a problem and a staged QP engine.  Produces: `FusedIteration`, the
+same iteration as `SQPIteration` without K, A or any other matrix in memory but the factors.  It
+exists for a fixed number of iterations and for QPs that need neither scaling nor another rho.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpmpc._errors import SettingsError
+from warpmpc.codegen.emit_native import literal
+from warpmpc.codegen.from_casadi import translate
+from warpmpc.codegen.fused_search_text import REPORT_ROWS, SearchRule
+from warpmpc.codegen.stage_module import StageCase
+from warpmpc.kernels.admm_types import UNCHECKED, LoopData, LoopLimits, LoopState
+from warpmpc.kernels.fused_engine import FusedKernels, FusedStages
+from warpmpc.kernels.tiles import LANES
+from warpmpc.qp.conditioning import BOUND_LARGE, EQUALITY_TOLERANCE, RHO_MIN
+from warpmpc.qp.kernel_loop import KernelLoop
+from warpmpc.qp.qp_solver import QPSolver
+from warpmpc.qp.types import Status
+from warpmpc.sqp.iteration import Iterate, SQPIteration, final, is_infeasible, status_of
+from warpmpc.sqp.settings import SQPSettings
+from warpmpc.sqp.stage_programs import StagePrograms
+from warpmpc.sqp.types import History, MPCStatus, QPState
+from warpmpc.symbolic.kkt_stages import StageFunctions, kkt_steps
+from warpmpc.symbolic.qp_report import report_steps
+from warpmpc.symbolic.stage_program import StageProgram
+
+_LOG = logging.getLogger(__name__)
+# Longer stage programs are cut into chunks, which only separate launches can be.
+_LONGEST_PROGRAM = 3000
+_MOST_STEPS = 30  # of the ladder: one warp each in a block
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class _Carry:
+    """What goes from one iteration to the next, in program order; `report` is of the last one."""
+
+    z: jax.Array
+    state: tuple[jax.Array, jax.Array]
+    report: jax.Array
+    status: jax.Array
+    qp_iterations: jax.Array
+
+
+class FusedIteration(SQPIteration):
+    """The iteration for one problem; `begin` is that of `SQPIteration`."""
+
+    def __init__(self, programs: StagePrograms, qp: QPSolver, settings: SQPSettings):
+        """Builds the programs of all stages; see `obstacle` for what it cannot do.
+
+        Args:
+            programs: Stage functions.
+            qp: Solver for the pattern of their QPs.
+            settings: Of the iteration.
+        """
+        super().__init__(programs, qp, settings)
+        loop = qp.loop
+        assert isinstance(loop, KernelLoop)
+        assert isinstance(loop.program, StageProgram)
+        self._loop, self._program = loop, loop.program
+        n_vars = programs.problem.n_vars
+        self._node_of = np.argsort(self._program.node_order).astype(np.int32)
+        self._nodes, self._rows = self._node_of[:n_vars], self._node_of[n_vars:]
+        checks = qp.settings.check_every
+        self._limits = LoopLimits(checks or UNCHECKED, qp.settings.max_iter, qp.settings.max_iter)
+        self._kernels = FusedKernels(
+            self._stages(), _rule(settings, programs.dtype), programs.dtype, stores_K=checks > 0
+        )
+        self._numbers = _numbers(qp, programs.dtype)
+
+    def _stages(self) -> FusedStages:
+        programs, at, program = self.programs, self.programs.assembly, self._program
+        point = dict(programs.point_rows)
+        if "y" in point:  # multipliers stand in X
+            point["y"] = [self._rows[rows] for rows in point["y"]]
+        functions, outputs = programs.linearize_functions()
+        stages = StageFunctions(functions, outputs, point)
+        steps = kkt_steps(program, self.qp.kkt, at, stages)
+        d_rows = [self._nodes[rows] for rows in at.w_rows]
+        g_rows = [self._rows[rows] for rows in at.g_rows]
+        reports = report_steps(at, stages, d_rows, g_rows)
+        evaluations = programs.evaluate_functions()
+        return FusedStages(
+            elimination=program,
+            templates=[step.template for step in steps],
+            factor=[_factor_case(step) for step in steps],
+            evaluate=[
+                StageCase(
+                    translate(function),
+                    at.stages[i],
+                    (*(rows[i] for name, rows in point.items() if name != "y"), d_rows[i]),
+                    (),
+                )
+                for i, function in enumerate(evaluations)
+            ],
+            report=[StageCase(translate(r.function), r.stages, r.in_rows, ()) for r in reports],
+            names=list(point),
+            nodes=self._nodes,
+            is_row=program.node_order >= programs.problem.n_vars,
+        )
+
+    def run(self, begin: Iterate, p: Any) -> tuple[Iterate, History | None]:
+        """All iterations."""
+        active = begin.status != MPCStatus.NON_FINITE
+        carry, count = self._begin(begin), self.settings.max_iter
+        if not self.settings.record:
+            end = jax.lax.fori_loop(0, count, lambda _, c: self._step(c, p, active), carry)
+            return final(self._iterate(begin, end, active, count)), None
+
+        def recorded(now: _Carry, _: None) -> tuple[_Carry, jax.Array]:
+            after = self._step(now, p, active)
+            return after, after.report
+
+        end, reports = jax.lax.scan(recorded, carry, None, length=count)
+        history = self._history(jnp.where(active[None], reports, jnp.nan))
+        return final(self._iterate(begin, end, active, count)), history
+
+    def step(self, now: Iterate, p: Any, *, always: bool = False) -> Iterate:
+        """One iteration; with a fixed number of them all instances move."""
+        del always
+        active = now.status != MPCStatus.NON_FINITE
+        return self._iterate(now, self._step(self._begin(now), p, active), active, 1)
+
+    def _begin(self, begin: Iterate) -> _Carry:
+        d, s, y = begin.qp.d, begin.qp.s, begin.qp.y
+        if self.settings.restarts_qp:
+            d, s = jnp.zeros_like(d), jnp.zeros_like(s)
+        scalar = begin.status.shape
+        return _Carry(
+            z=begin.z,
+            state=(self._join(d, y), self._join(jnp.zeros_like(d), s)),
+            report=jnp.zeros((scalar[0], len(REPORT_ROWS), LANES), dtype=begin.z.dtype),
+            status=jnp.full(scalar, Status.MAX_ITER, dtype=jnp.int32),
+            qp_iterations=jnp.zeros(scalar, dtype=jnp.int32),
+        )
+
+    def _join(self, of_vars: jax.Array, of_rows: jax.Array) -> jax.Array:
+        return jnp.concatenate([of_vars, of_rows], axis=1)[:, self._program.node_order]
+
+    def _step(self, now: _Carry, p: Any, active: jax.Array) -> _Carry:
+        """Three launches."""
+        X, S = now.state
+        if self.settings.restarts_qp:
+            # Multipliers stay, x and s are those of a direction that is zero.
+            X = X.at[:, self._nodes].set(0)
+            S = jnp.zeros_like(S)
+        point = self.programs.point_arrays(now.z, p, now.state[0])
+        found = self._kernels.factor(point, (X, S), active.astype(jnp.int32), self._numbers)
+        nothing = jnp.zeros((X.shape[0], 1, LANES), dtype=X.dtype)
+        data = LoopData(found.K, found.Q, found.U, S, nothing, nothing, scaled=False)
+        state = LoopState(
+            X=found.X,
+            status=found.status,
+            iterations=jnp.zeros_like(found.status),
+            report=jnp.zeros((X.shape[0], 5, LANES), dtype=X.dtype),
+        )
+        end = self._loop.kernels.iterate(
+            found.factor,
+            found.R,
+            data,
+            state,
+            self._loop.numbers,
+            jnp.asarray(0, dtype=jnp.int32),
+            self._limits,
+        )
+        z, after, report = self._kernels.search(point, found, end.X, end.status)
+        spent = end.iterations
+        if self._limits.check_every == UNCHECKED:
+            spent = jnp.where(end.status == Status.MAX_ITER, self._limits.max_iter, 0)
+        qp_iterations = now.qp_iterations + spent.astype(jnp.int32)
+        return _Carry(z, after, report, end.status, qp_iterations)
+
+    def _iterate(self, begin: Iterate, end: _Carry, active: jax.Array, count: int) -> Iterate:
+        """What `SQPIteration` would have found; instances that do not take part stay."""
+        row = {name: end.report[:, i : i + 1] for i, name in enumerate(REPORT_ROWS)}
+        usable, accepted = row["usable"] > 0, row["accepted"] > 0
+        infeasible = is_infeasible(end.status)
+        kkt = _kkt(row)
+        still = row["d_size"] <= self._tol.step * jnp.maximum(1, row["z_size"])
+        feasible = row["worst_before"] <= self._tol.violation
+        converged = usable & ~infeasible & (still | ~accepted) & feasible & (kkt <= self._tol.kkt)
+        X, S = end.state
+        after = replace(
+            begin,
+            z=end.z,
+            qp=QPState(X[:, self._nodes], S[:, self._rows], X[:, self._rows]),
+            status=status_of(usable, end.status, converged, accepted),
+            infeasible=infeasible.astype(jnp.int32),
+            iterations=begin.iterations + count,
+            qp_iterations=begin.qp_iterations + end.qp_iterations,
+            primal=row["primal"],
+            dual=row["dual"],
+            kkt=kkt,
+            alpha=row["alpha"],
+            accepted=accepted.astype(jnp.int32),
+            cost=row["cost"],
+            violation=row["worst"],
+            theta=self.settings.line_search.scale * jnp.sqrt(row["squares"]),
+        )
+        return jax.tree.map(lambda new, old: jnp.where(active, new, old), after, begin)
+
+    def _history(self, reports: jax.Array) -> History:
+        row = {name: reports[:, :, i] for i, name in enumerate(REPORT_ROWS)}
+        theta = self.settings.line_search.scale * jnp.sqrt(row["squares"])
+        found = History(row["cost"], theta, row["alpha"], row["accepted"], _kkt(row))
+        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), found)
+
+
+def _kkt(row: dict[str, jax.Array]) -> jax.Array:
+    return jnp.maximum(row["stationarity"], row["slack"]) / jnp.maximum(1, row["gradient"])
+
+
+def _factor_case(step: Any) -> StageCase:
+    template = step.template
+    starts = ((step.L, template.n_L), (step.nodes, template.n_nodes), (step.K, template.n_K))
+    rows = tuple(first[:, None] + np.arange(size) for first, size in starts)
+    return StageCase(translate(step.function), step.positions, step.in_rows, rows)
+
+
+def _numbers(qp: QPSolver, dtype: str) -> np.ndarray:
+    """Of `FusedKernels.factor`; rho is rounded before it is inverted, as elsewhere."""
+    settings, real = qp.settings, np.dtype(dtype).type
+    rho = (settings.rho, settings.rho * settings.rho_equality, RHO_MIN)
+    inverses = [real(1) / real(value) for value in rho]
+    return np.array([settings.sigma, *inverses, EQUALITY_TOLERANCE, BOUND_LARGE], dtype=dtype)
+
+
+def _rule(settings: SQPSettings, dtype: str) -> SearchRule:
+    """The conditions of `line_search` as text."""
+    s = settings.line_search
+
+    def text(number: float) -> str:
+        return literal(number, dtype)
+
+    less = f"theta < {text(1 - s.gamma)} * theta_0"
+    near = f"theta < {text(settings.theta_min)} && theta_0 < {text(settings.theta_min)}"
+    armijo = f"cost < cost_0 + {text(s.armijo)} * slope"
+    either = f"cost < cost_0 - {text(s.gamma)} * theta_0 || {less}"
+    weight = f"{text(s.merit_margin)} * weight"
+    falls = f"MIN_OF(slope - {weight} * absolute_0, 0)"
+    accepts = {
+        "filter": f"theta > {text(s.theta_max)} ? {less} : "
+        f"({near} && slope < 0) ? {armijo} : ({either})",
+        "merit": f"cost + {weight} * absolute <= "
+        f"cost_0 + {weight} * absolute_0 + {text(s.armijo)} * step * {falls}",
+        "full": "true",
+    }
+    slack = settings.rounding * float(np.finfo(dtype).eps)
+    return SearchRule(
+        ladder=s.ladder,
+        accepts=accepts[s.kind],
+        scale=text(s.scale),
+        slack=text(slack),
+        fallback=int(settings.fallback == "smallest"),
+    )
+
+
+def build_iteration(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> SQPIteration:
+    """The iteration for a problem.
+
+    Args:
+        programs: Stage functions.
+        qp: Solver for the pattern of their QPs.
+        settings: Of the iteration.
+    """
+    reason = "fused is False" if settings.fused is False else obstacle(programs, qp, settings)
+    if reason is None:
+        return FusedIteration(programs, qp, settings)
+    if settings.fused:
+        raise SettingsError(
+            f"fused=True is not possible because {reason}; leave it None, or change the settings."
+        )
+    _LOG.info("an SQP iteration is more than three launches because %s", reason)
+    return SQPIteration(programs, qp, settings)
+
+
+def obstacle(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> str | None:
+    """Why iterations cannot be fused, or None."""
+    loop, admm = qp.loop, qp.settings
+    unrolled = isinstance(loop, KernelLoop) and loop.is_unrolled
+    longest = max((f.n_instructions() for f in programs.linearize_functions()[0]), default=0)
+    reasons = (
+        (settings.converges, "the number of SQP iterations is not fixed"),
+        (not unrolled, "the QP engine has no unrolled stages"),
+        (bool(admm.scaling), "QPs are scaled"),
+        (bool(admm.adaptive_rho_every), "rho is adapted"),
+        (programs.soft_rows.size > 0, "there are soft rows"),
+        (programs.has_blocks, "Hessian blocks are projected"),
+        (longest > _LONGEST_PROGRAM, f"a stage has {longest} operations"),
+        (len(settings.line_search.ladder) > _MOST_STEPS, "the ladder of steps is too long"),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
