@@ -12,7 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.codegen.staged_text import factor_text, iteration_text, soft_order
+from warpmpc.codegen.staged_text import (
+    factor_text,
+    iteration_text,
+    side_layout,
+    soft_order,
+)
 from warpmpc.kernels.admm_launch import launch_loop, loop_inputs, loop_integers, loop_tables
 from warpmpc.kernels.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.kernels.ffi import launch
@@ -46,6 +51,7 @@ class StagedKernels:
         self.soft_nodes = np.array(soft_order(program, soft), dtype=np.int32)
         self._factor_text = factor_text(program)
         self._iteration_text = iteration_text(program, soft)
+        self._layout = side_layout(program)
         self._tables = loop_tables(program, n_vars, self.soft_nodes)
 
     def factor(self, K: jax.Array) -> jax.Array:
@@ -69,7 +75,9 @@ class StagedKernels:
         # How many registers is a matter of the loop; the rest concerns both kernels.
         given = {name: v for name, v in self._overrides.items() if name != "registers"}
         shape = replace(factor_shape(self.program, K.shape[0], self.dtype), **given)
-        kernel = staged_factor_kernel(self._factor_text, self.dtype, shape.register_limit)
+        kernel = staged_factor_kernel(
+            self._factor_text, self.dtype, shape.register_limit, self._layout
+        )
         (new,) = launch(
             kernel,
             [K, todo, *self._static(shape), *factor],
@@ -96,7 +104,11 @@ class StagedKernels:
         """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
         shape = replace(loop_shape(self.program, state.X.shape[0], self.dtype), **self._overrides)
         kernel = staged_admm_kernel(
-            self._iteration_text, self.dtype, shape.register_limit, self.soft_nodes.size > 0
+            self._iteration_text,
+            self.dtype,
+            shape.register_limit,
+            self._layout,
+            self.soft_nodes.size > 0,
         )
         inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)
         integers = [*self._static(shape), *loop_integers(limits, data)]
