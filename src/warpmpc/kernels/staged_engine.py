@@ -6,6 +6,7 @@ Reads: a `StageProgram`.  Produces: `StagedKernels`, callable under `jax.jit`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import replace
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.codegen.staged_text import (
+    SideLayout,
     factor_text,
     iteration_text,
     side_layout,
@@ -23,6 +25,7 @@ from warpmpc.kernels.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.kernels.ffi import launch
 from warpmpc.kernels.staged_kernels import staged_admm_kernel, staged_factor_kernel
 from warpmpc.kernels.staged_model import StagedShape, factor_shape, loop_shape
+from warpmpc.kernels.staged_native import staged_admm_text, staged_factor_text
 from warpmpc.kernels.tiles import LANES
 from warpmpc.symbolic.stage_program import StageProgram
 
@@ -53,6 +56,28 @@ class StagedKernels:
         self._iteration_text = iteration_text(program, soft)
         self._layout = side_layout(program)
         self._tables = loop_tables(program, n_vars, self.soft_nodes)
+
+    @property
+    def layout(self) -> SideLayout:
+        """What the kernels have to know of the program's chains."""
+        return self._layout
+
+    @property
+    def content(self) -> str:
+        """Everything that decides what the kernels do: equal text, equal kernels."""
+        soft = self.soft_nodes.size > 0
+        loop = staged_admm_text(self._iteration_text, self.dtype, self._layout, soft=soft)
+        return staged_factor_text(self._factor_text, self.dtype, self._layout) + loop
+
+    def shaped(self, overrides: Mapping[str, int]) -> StagedKernels:
+        """The same kernels in another shape."""
+        other = copy(self)
+        other._overrides = dict(overrides)
+        return other
+
+    def shape(self, tiles: int) -> StagedShape:
+        """Of the ADMM loop."""
+        return replace(loop_shape(self.program, tiles, self.dtype), **self._overrides)
 
     def factor(self, K: jax.Array) -> jax.Array:
         """Factors of all tiles: L, then inverse pivots."""
@@ -102,7 +127,7 @@ class StagedKernels:
         limits: LoopLimits,
     ) -> LoopState:
         """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
-        shape = replace(loop_shape(self.program, state.X.shape[0], self.dtype), **self._overrides)
+        shape = self.shape(state.X.shape[0])
         kernel = staged_admm_kernel(
             self._iteration_text,
             self.dtype,

@@ -21,6 +21,8 @@ _SCHEDULERS = 4  # per multiprocessor, each with its own quarter of the register
 # Fewer registers than this spill what a stage needs.
 _LEAST = {"float32": 64, "float64": 128}
 _FACTOR = {"float32": 168, "float64": 255}
+_ITEM = {"float32": 4, "float64": 8}
+_STATIC_SHARED_MEMORY = 48 * 1024  # without asking for more
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,12 @@ def sides_for(tiles: int) -> int:
     return 2 if 2 * tiles <= at_once else 1
 
 
+def mailbox_fits(exchanged: int, dtype: str) -> bool:
+    """Whether so many numbers per problem fit into the shared memory of every device."""
+    return exchanged * LANES * _ITEM[dtype] <= _STATIC_SHARED_MEMORY
+
+
 def _prefetch(program: StageProgram, tiles: int, dtype: str) -> bool:
     """Whether what all warps ask for ahead of one stage fits into half of the L2 cache."""
     largest = max(run.template.n_L + 5 * run.template.n_nodes for run in program.runs)
-    item = 4 if dtype == "float32" else 8
-    return tiles * largest * LANES * item < l2_bytes() // 2
+    return tiles * largest * LANES * _ITEM[dtype] < l2_bytes() // 2
