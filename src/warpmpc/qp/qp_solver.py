@@ -42,6 +42,7 @@ from warpmpc.qp.termination import initial_status
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.program import Program
 
 _LOG = logging.getLogger(__name__)
 
@@ -127,6 +128,11 @@ class QPSolver:
     def lanes(self) -> int:
         """Instances per group of the engine's layout ``[groups, rows, lanes]``: 1 or 32."""
         return self._loop.lanes
+
+    @property
+    def program(self) -> Program | None:
+        """The elimination that its kernels run; None for engines without kernels of their own."""
+        return getattr(self._loop, "program", None)
 
     @property
     def matrices(self) -> QPMatrices:
