@@ -36,6 +36,14 @@ def test_subnormal_numbers_count_as_zero():
     assert function(jnp.array([1e-310]))[0] == 0
 
 
+def test_infinity_times_a_comparison_that_fails():
+    """No number, though XLA would rather select than multiply."""
+    x = ca.SX.sym("x", 2)
+    products = ca.vertcat(x[0] * (x[1] < 0), ca.logic_not(x[1]) * x[0])
+    function = jax.jit(jax_function(translate(ca.Function("f", [x], [products]))))
+    assert np.isnan(function(jnp.array([np.inf, 1.0]))[0]).all()
+
+
 @pytest.mark.parametrize("dtype", ACCURACY)
 def test_synthetic_function(dtype):
     function = synthetic_function(2000)
@@ -114,6 +122,14 @@ def test_no_inputs_and_empty_outputs():
     np.testing.assert_array_equal(constant, [1, 2])
     (empty,) = jax_function(translate(ca.Function("f", [x], [ca.SX(0, 1)])))(jnp.zeros((3, 2)))
     assert empty.shape == (3, 0)
+
+
+def test_outputs_that_repeat_values():
+    """Stacked once: thousands of copies compile as quickly as one."""
+    x = ca.SX.sym("x", 2)
+    function = jax.jit(jax_function(translate(ca.Function("f", [x], [ca.repmat(2 * x, 3000, 1)]))))
+    (values,) = function(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+    np.testing.assert_array_equal(values, np.tile([[2.0, 4.0], [6.0, 8.0]], 3000))
 
 
 def test_whole_numbers_become_floats():

@@ -174,6 +174,8 @@ class TestRefusals:
         ("inputs", "outputs", "message"),
         [
             (("z", "my p"), None, "'my p' is no name for generated code"),
+            (("z", "class"), None, "'class' is no name for generated code"),
+            (("z", "table"), None, "no keyword and none of evaluate, table"),
             (("z", "z"), None, "inputs with different names"),
             (("z",), None, "one input per input array"),
             (None, {"cost": N + 1}, "one output per output array"),

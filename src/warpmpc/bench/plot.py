@@ -44,7 +44,7 @@ def latest(rows: Sequence[Row]) -> list[Row]:
     """Usable rows of the device measured last; of equal cases the last one counts."""
     good = usable(rows)
     newest = {
-        (row["solver"], row["dtype"], row["batch"]): row
+        (row["system"]["name"], row["solver"], row["dtype"], row["batch"]): row
         for row in good
         if row["device"] == good[-1]["device"]
     }
@@ -90,7 +90,7 @@ def draw_level(axes: Axes, row: Row, name: str, line: Any) -> None:
 
 def draw_roof(axes: Axes, row: Row, name: str) -> None:
     """The rate at which the counted bytes of a row would pass at copy speed."""
-    roof = row["copy_bytes_per_s"] * row["batch"] / row[name]["bytes"]
+    roof = row[name]["per_s"] / row[name]["floor_fraction"]
     axes.axhline(roof, color=style.ACCENT, linestyle="--", linewidth=1.3)
     low, high = axes.get_ylim()
     axes.set_ylim(low / 1.5, max(high, 2.2 * roof))
@@ -131,7 +131,7 @@ def finish_axes(axes: Axes, sizes: Sequence[int]) -> None:
     """Ticks at the measured batch sizes, enough labelled rates whatever the range, a grid."""
     from matplotlib.ticker import EngFormatter, LogLocator
 
-    axes.set_xticks(sizes, [_short(size) for size in sizes])
+    axes.set_xticks(sizes, [short_size(size) for size in sizes])
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
     axes.yaxis.set_major_formatter(EngFormatter())
@@ -140,5 +140,6 @@ def finish_axes(axes: Axes, sizes: Sequence[int]) -> None:
     style.tidy(axes)
 
 
-def _short(size: int) -> str:
+def short_size(size: int) -> str:
+    """A batch size as a tick says it."""
     return f"{size // 1000}k" if size >= 10_000 and size % 1000 == 0 else str(size)

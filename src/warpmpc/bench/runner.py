@@ -32,11 +32,13 @@ class Runner(ABC):
         benchmark: Its name in the rows.
         timings: Names of all timings that a row may have.
         references: Names of the field with a ratio of rates, and the baseline it refers to.
+        details: Further fields of its rows; see `Measured.details`.
     """
 
     benchmark: ClassVar[str]
     timings: ClassVar[tuple[str, ...]]
     references: ClassVar[dict[str, str]]
+    details: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, repeats: int, baselines: Mapping[str, Baseline]):
         """Describes the machine and measures how fast it copies."""
@@ -135,12 +137,13 @@ class Runner(ABC):
             **dict.fromkeys(self.timings),
             "memory": None,
             "accuracy": None,
+            **dict.fromkeys(self.details),
         }
 
     def _numbers(self, step: Step, measured: Measured) -> Row:
         if step.solver in self.references.values() and measured.accuracy.correct:
-            times = measured.times.items()
-            self._rates[step.solver] = {name: step.batch / time.median_s for name, time in times}
+            times, work = measured.times.items(), step.batch * measured.units
+            self._rates[step.solver] = {name: work / time.median_s for name, time in times}
         memory: dict[str, Any] = dict(measured.memory or {})
         if memory:
             memory["ratio"] = memory["peak_bytes"] / memory["storage_bytes"]
@@ -151,17 +154,19 @@ class Runner(ABC):
             "settings": measured.settings,
             "memory": memory or None,
             "accuracy": asdict(measured.accuracy),  # pyright: ignore[reportArgumentType]
+            **measured.details,
         }
 
     def _timing(self, name: str, batch: int, measured: Measured) -> Row:
         timing = measured.times[name]
-        rate = batch / timing.median_s
+        work = batch * measured.units
+        rate = work / timing.median_s
         counted = measured.bytes_counted.get(name)
         traffic = None if counted is None else counted * rate
         return {
             **asdict(timing),
             "per_s": rate,
-            "bytes": None if counted is None else counted * batch,
+            "bytes": None if counted is None else counted * work,
             "bytes_per_s": traffic,
             "floor_fraction": None if traffic is None else traffic / self._copy_rate,
             **{field: self._ratio(rate, solver, name) for field, solver in self.references.items()},

@@ -61,8 +61,10 @@ class Measured:
         times: Timing by name: "factor", "solve", ...
         settings: What was run.
         accuracy: Of the same run's solutions.
-        bytes_counted: Least traffic of one instance, by name of the timing; empty if not known.
+        bytes_counted: Least traffic of one unit, by name of the timing; empty if not known.
         memory: Most bytes that live at once, and bytes of the data themselves.
+        units: Of work per instance and call: what rates count.
+        details: Further fields of the row.
     """
 
     times: dict[str, Timing]
@@ -70,6 +72,8 @@ class Measured:
     accuracy: Accuracy
     bytes_counted: dict[str, int] = field(default_factory=dict)
     memory: dict[str, int] | None = None
+    units: int = 1
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -80,20 +84,23 @@ class Program:
         call: Runs it; shapes and dtypes are those it was built for.
         first_call_s: Seconds until the first result, compilation included.
         memory_bytes: Arguments, results and temporaries together; None if the backend cannot tell.
+        compile_s: Seconds of tracing and compilation alone, kernels included.
     """
 
     call: Callable[..., Any]
     first_call_s: float
     memory_bytes: int | None
+    compile_s: float = 0.0
 
 
 def build(function: Callable[..., Any], *args: Any) -> tuple[Program, Any]:
     """Compiles a function for these arguments and calls it once; returns its result, too."""
     start = time.perf_counter()
     compiled = jax.jit(function).lower(*args).compile()
+    ready = time.perf_counter()
     result = jax.block_until_ready(compiled(*args))
     seconds = time.perf_counter() - start
-    return Program(compiled, seconds, _memory_bytes(compiled)), result
+    return Program(compiled, seconds, _memory_bytes(compiled), ready - start), result
 
 
 def _memory_bytes(compiled: Any) -> int | None:

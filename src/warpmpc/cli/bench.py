@@ -1,7 +1,7 @@
 """`warpmpc bench`: measurements of the solvers on this machine, as table, JSONL and plot.
 
-A benchmark is `bench/<name>.py` (`plan`, `run`), `bench/<name>_report.py` (`HEADER`, `line`,
-`summary`) and `bench/<name>_plot.py` (`plot_file`); add it to `BENCHMARKS` with its own options.
+A benchmark is `bench/<module>.py` (`plan`, `run`), `bench/<module>_report.py` (`HEADER`, `line`,
+`summary`) and `bench/<module>_plot.py` (`plot_file`); add it to `BENCHMARKS` with its own options.
 """
 
 from __future__ import annotations
@@ -23,11 +23,21 @@ WRONG_RESULT = 1
 
 
 class Benchmark(NamedTuple):
-    """One benchmark: what it says about itself, its options, and its settings from them."""
+    """One benchmark.
+
+    Attributes:
+        help: What it says about itself.
+        add_arguments: Declares its own options.
+        settings: Its settings from all options.
+        module: Of `warpmpc.bench`.
+        baselines: Whether it knows other solvers to compare with.
+    """
 
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     settings: Callable[[argparse.Namespace], Sweep]
+    module: str
+    baselines: bool = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,22 +45,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, benchmark in BENCHMARKS.items():
         one = names.add_parser(name, help=benchmark.help, description=benchmark.help)
-        _add_shared(one, name)
+        _add_shared(one, name, baselines=benchmark.baselines)
         benchmark.add_arguments(one)
 
 
-def _add_shared(parser: argparse.ArgumentParser, name: str) -> None:
+def _add_shared(parser: argparse.ArgumentParser, name: str, *, baselines: bool) -> None:
     json_file, plot_file = f"{name}_bench.jsonl", f"{name}_bench.png"
     parser.add_argument("--batch", metavar="N,N,...", help="batch sizes (default: by device)")
     parser.add_argument("--dtype", metavar="NAME,...", default="float32", help="float32, float64")
     parser.add_argument("--repeats", metavar="N", type=int, default=5, help="timings per median")
     parser.add_argument("--cores", metavar="N", type=int, help="CPU cores to use (default: all)")
-    parser.add_argument(
-        "--baselines",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="also measure other solvers, where they are installed",
-    )
+    if baselines:
+        parser.add_argument(
+            "--baselines",
+            action=argparse.BooleanOptionalAction,
+            default=True,
+            help="also measure other solvers, where they are installed",
+        )
     parser.add_argument(
         "--json", metavar="FILE", default=json_file, help="append rows to this file"
     )
@@ -85,6 +96,28 @@ def _add_translate(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_mpc(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--steps", metavar="N", type=int, help="of the timed closed loop (default: all)"
+    )
+    parser.add_argument(
+        "--variants", metavar="NAME,...", help="ways to run the solver (default: default)"
+    )
+    parser.add_argument("--horizon", metavar="N", type=int, help="of the MPC (default: published)")
+    parser.add_argument(
+        "--sample", metavar="N", type=int, default=256, help="instances checked in float64 (256)"
+    )
+    parser.add_argument(
+        "--cold", action="store_true", help="build kernels as on a new machine, without any cache"
+    )
+    parser.add_argument(
+        "--profile",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also measure the phases of an iteration",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Measures, printing and storing each row as it comes; exits 1 if our result was wrong."""
     import jax
@@ -99,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
     ours = [row for row in _measure(args) if row["kind"] == "variant"]
     print(f"rows appended to {args.json}")
     if plot and any(row["correct"] for row in ours):
-        drawing: Any = import_module(f"warpmpc.bench.{args.name}_plot")
+        drawing: Any = import_module(f"warpmpc.bench.{BENCHMARKS[args.name].module}_plot")
         print(f"plot written to {drawing.plot_file(args.json, plot)}")
     return WRONG_RESULT if any(row["correct"] is False for row in ours) else 0
 
@@ -107,9 +140,10 @@ def run(args: argparse.Namespace) -> int:
 def _measure(args: argparse.Namespace) -> list[Row]:
     from warpmpc.bench.record import append_row
 
-    bench: Any = import_module(f"warpmpc.bench.{args.name}")
-    report: Any = import_module(f"warpmpc.bench.{args.name}_report")
-    settings = BENCHMARKS[args.name].settings(args)
+    benchmark = BENCHMARKS[args.name]
+    bench: Any = import_module(f"warpmpc.bench.{benchmark.module}")
+    report: Any = import_module(f"warpmpc.bench.{benchmark.module}_report")
+    settings = benchmark.settings(args)
     steps, rows = bench.plan(settings), []
     progress = Progress(len(steps))
     print(report.HEADER, flush=True)
@@ -146,13 +180,27 @@ def _translate_settings(args: argparse.Namespace) -> Sweep:
     return TranslateSettings(**shared, lengths=lengths, patience_s=args.patience)
 
 
+def _mpc_settings(args: argparse.Namespace) -> Sweep:
+    from warpmpc.bench.mpc import MPCBenchSettings
+
+    return MPCBenchSettings(
+        **_shared_settings(args, args.variants),
+        system=args.name,
+        steps=args.steps,
+        horizon=args.horizon,
+        sample=args.sample,
+        cold=args.cold,
+        profile=args.profile,
+    )
+
+
 def _shared_settings(args: argparse.Namespace, variants: str | None) -> dict[str, Any]:
     return {
         "batches": _numbers(args.batch) if args.batch is not None else None,
         "dtypes": _names(args.dtype),
         "variants": None if variants is None else _names(variants),
         "repeats": args.repeats,
-        "baselines": args.baselines,
+        "baselines": BENCHMARKS[args.name].baselines and args.baselines,
     }
 
 
@@ -181,12 +229,33 @@ def _numbers(text: str, option: str = "--batch") -> tuple[int, ...]:
         raise SettingsError(f"{option} takes whole numbers like 512,2048, got {text!r}.") from None
 
 
+_SYSTEMS = {
+    "pendulum": "a pendulum with a weak motor",
+    "car": "a kinematic car",
+    "cartpole": "the swing-up of a cartpole (10 SQP x 50 ADMM)",
+    "quadrotor": "a quadrotor (1 SQP x 25 ADMM)",
+    "quadrotor_obstacles": "a quadrotor among cylinders (1 SQP x 100 ADMM)",
+    "linear": "the linear MPC (25 ADMM)",
+}
 BENCHMARKS: dict[str, Benchmark] = {
-    "ldl": Benchmark("batched factorisations and solves", _add_ldl, _ldl_settings),
-    "qp": Benchmark("batched QPs of a linear MPC, and their gradients", _add_qp, _qp_settings),
+    "ldl": Benchmark("batched factorisations and solves", _add_ldl, _ldl_settings, "ldl"),
+    "qp": Benchmark(
+        "batched QPs of a linear MPC, and their gradients", _add_qp, _qp_settings, "qp"
+    ),
     "translate": Benchmark(
         "CasADi functions of any length as kernels and JAX functions",
         _add_translate,
         _translate_settings,
+        "translate",
     ),
+    **{
+        name: Benchmark(
+            f"closed loops of {what}: SQP iterations/s, phases, correctness",
+            _add_mpc,
+            _mpc_settings,
+            "mpc",
+            baselines=False,
+        )
+        for name, what in _SYSTEMS.items()
+    },
 }

@@ -40,22 +40,50 @@ def load_module(name: str, key: str, make_text: Callable[[], str]) -> ModuleType
     return _import(f"warpmpc_generated_{name}_{key[:24]}", path, text)
 
 
+def load_text(name: str, key: str, lost: str) -> str | None:
+    """Text stored under a name and key, None if there is none.
+
+    Args:
+        name: Kind of the text.
+        key: Hash of what it belongs to.
+        lost: What happens without it, for the warning about a damaged file.
+    """
+    text = _read(_text_path(name, key), lost)
+    return None if text is None else text.rpartition(_SEAL)[0]
+
+
+def store_text(name: str, key: str, text: str) -> None:
+    """Stores a text for later processes, or warns if that is impossible."""
+    path = _text_path(name, key)
+    try:
+        _write_atomically(path, _sealed(text))
+    except OSError as error:
+        _warn(
+            f"{path} cannot be written ({error}) and is lost afterwards.  Set {CACHE_VARIABLE} to "
+            "a folder that can be written."
+        )
+
+
+def _text_path(name: str, key: str) -> Path:
+    return cache_folder() / f"{name}_{key[:24]}.txt"
+
+
 def _sealed(text: str) -> str:
     return f"{text}{_SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
-def _read(path: Path) -> str | None:
+def _read(path: Path, lost: str = "its code is generated again") -> str | None:
     """Text of a file, None if there is none or it is damaged."""
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
-        _warn(f"{path} cannot be read ({error}); its code is generated again.")
+        _warn(f"{path} cannot be read ({error}); {lost}.")
         return None
     content, seal, _ = text.rpartition(_SEAL)
     if not seal or _sealed(content) != text:
-        _warn(f"{path} is damaged; its code is generated again.")
+        _warn(f"{path} is damaged; {lost}.")
         return None
     return text
 

@@ -12,7 +12,7 @@ grows linearly.  That is XLA on the CPU; on CUDA it takes 5 seconds for 2000 ope
 than a minute for 5000, and long programs are a matter of `codegen.emit_native`.
 
 Deviations from CasADi: subnormal numbers count as zero, as everywhere in XLA, and `erfinv` has all
-its digits where CasADi's has ten.
+its digits where CasADi's has eight.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _REPEATED, _LONGEST = 20, 100
 
 
 def _number(condition: jax.Array, like: jax.Array) -> jax.Array:
-    return lax.convert_element_type(condition, like.dtype)
+    """One or zero.  A converted condition would not do: XLA takes infinity times it for zero."""
+    return lax.select(condition, jnp.ones_like(like), jnp.zeros_like(like))
 
 
 def _is_true(x: jax.Array) -> jax.Array:
@@ -128,7 +129,7 @@ def jax_function(program: ScalarProgram) -> Callable[..., Arrays]:
             operands = (values[left],) if right == ABSENT else (values[left], values[right])
             value = _EMIT[Op(op)](*operands)
             values.append(lax.div(value, one) if keep else value)
-        return tuple(_stacked([values[i] for i in output], like) for output in program.outputs)
+        return tuple(_stacked(values, output.tolist(), like) for output in program.outputs)
 
     return function
 
@@ -177,5 +178,12 @@ def _hidden_one(x: jax.Array) -> jax.Array:
     return lax.max(lax.convert_element_type(lax.ne(x, x), x.dtype), jnp.ones_like(x))
 
 
-def _stacked(values: list[jax.Array], like: jax.Array) -> jax.Array:
-    return jnp.stack(values, axis=-1) if values else jnp.zeros((*like.shape, 0), like.dtype)
+def _stacked(values: list[jax.Array], output: list[int], like: jax.Array) -> jax.Array:
+    """Values of an output; what occurs several times is stacked once, as stacking takes long."""
+    if not output:
+        return jnp.zeros((*like.shape, 0), like.dtype)
+    place = {value: i for i, value in enumerate(dict.fromkeys(output))}
+    stacked = jnp.stack([values[value] for value in place], axis=-1)
+    if len(place) == len(output):
+        return stacked
+    return jnp.take(stacked, np.array([place[value] for value in output]), axis=-1)

@@ -50,9 +50,13 @@ SCALAR* __restrict__ U = BASE(U_out);
 SCALAR* __restrict__ R = BASE(R_out);
 SCALAR* __restrict__ X = BASE(X_out);
 {carried}
+#define RECEIVED(i) received##i
 Pack broken = 0, crossed = 0;
 #pragma unroll 1
 for (int item = 0; item < n_items; ++item) {{
+    if (item == n_first) {{  // the second of two chains begins; they meet in its last stage
+        {hand_over}
+    }}
     const int* __restrict__ rows = table_in.data + table_in.data[2 * item + 1];
     {stages}
 }}
@@ -92,10 +96,14 @@ def factor_body(
         _factor_stage(program, template, (case.program, access), dtype, stores_K)
         for template, case, access in zip(templates, plan.cases, plan.accesses, strict=True)
     ]
-    carried = [f"c{a}_{b} = 0" for a, b in program.carried_pairs]
+    carried = [f"c{a}_{b}" for a, b in program.carried_pairs]
+    received = [f"received{i}" for i in range(len(carried))]
+    zeros = [f"{name} = 0" for name in (*carried, *received)]
+    moves = [f"{to} = {name}; {name} = 0;" for to, name in zip(received, carried, strict=True)]
     text = _FACTOR.format(
         inputs=pointers(names),
-        carried=f"Pack {', '.join(carried)};" if carried else "",
+        carried=f"Pack {', '.join(zeros)};" if zeros else "",
+        hand_over=" ".join(moves),
         stages=switch("table_in.data[2 * item]", cases),
     )
     return f"#define TINY {_TINY[dtype]}\n{text}"

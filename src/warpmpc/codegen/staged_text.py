@@ -1,7 +1,9 @@
 """Straight-line native text of a `StageProgram`: elimination, forward and backward solve by stages.
 
 One thread walks the stages of one problem (on the CPU: of a tile) with the working numbers of a
-stage in local variables.  The text uses these names, which the kernel around it defines:
+stage in local variables.  Of a program with two chains one thread walks the first, another one the
+second; the numbers that the first hands over wait in memory that both share until the two meet.
+The text uses these names, which the kernel around it defines:
 
     Pack            what a thread holds of one row: a number, or one number per problem
     K, L, D, X, W, Q, U, R    arrays in program order; `GET` reads one that no one writes
@@ -13,6 +15,9 @@ stage in local variables.  The text uses these names, which the kernel around it
     PUT(array, row, value), OMEGA, SIGMA
     H, SOFTEN(v, clipped v, array, row), OLD_SOFT_S(v, lower, upper, row, row of H)
                               soft rows: four numbers of each, stage by stage
+    ON_SIDE(0), MEET          what only the thread of a chain does (without threads: what follows),
+                              and where both wait for each other
+    SEND(i, value), RECEIVED(i)    number i in the memory that they share
 
 Local variables: ``w3`` is node 3 of the stage, ``f2`` what crosses the boundary through slot 2,
 ``d3`` and ``a3_5`` the diagonal and an entry of column 3 that is being eliminated, ``c4_2`` what
@@ -22,6 +27,7 @@ crosses the boundary between slots 4 and 2.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from warpmpc.symbolic.stage_program import StageProgram, StageRun, StageTemplate
 
@@ -30,9 +36,38 @@ def factor_text(program: StageProgram) -> str:
     """Elimination: reads K, writes L and D (inverse pivots)."""
     carried = [f"c{a}_{b}" for a, b in program.carried_pairs]
     parts = [_zeros(carried)]
-    for run in program.runs:
-        parts.append(_loop(run, "KLD", eliminate_stage(run.template, program)))
+    loops = [
+        [_loop(run, "KLD", eliminate_stage(run.template, program)) for run in chain]
+        for chain in program.chains
+    ]
+    if program.sides == 1:
+        return "\n".join([*parts, *loops[0]])
+    (*ahead, join) = loops[1]
+    parts += _on_side(0, [*loops[0], _send(carried)])
+    parts += _on_side(1, [_clear(carried), *ahead])
+    parts += ["MEET", *_on_side(1, [join])]
     return "\n".join(parts)
+
+
+@dataclass(frozen=True)
+class SideLayout:
+    """What a kernel has to know of the chains of a program.
+
+    Attributes:
+        sides: How many chains there are.
+        split: First node of the last chain.
+        exchanged: Most numbers that wait at once in the memory that two chains share.
+    """
+
+    sides: int
+    split: int
+    exchanged: int
+
+
+def side_layout(program: StageProgram) -> SideLayout:
+    """Layout of the chains."""
+    exchanged = max(len(program.carried_pairs), len(program.carried))
+    return SideLayout(program.sides, program.split, exchanged if program.sides > 1 else 0)
 
 
 def softened_nodes(program: StageProgram, soft: Collection[int]) -> list[tuple[int, ...]]:
@@ -67,17 +102,46 @@ def iteration_text(program: StageProgram, soft: Collection[int] = ()) -> str:
         soft: Nodes that are soft rows.
     """
     carried = [f"f{slot}" for slot in program.carried]
+    forward = [
+        [_loop(run, "LDXWQ", _forward_stage(run.template, program)) for run in chain]
+        for chain in program.chains
+    ]
+    backward = _backward_loops(program, soft)
     parts = [_zeros(carried), "FORGET"]
-    for run in program.runs:
-        parts.append(_loop(run, "LDXWQ", _forward_stage(run.template, program)))
-    parts.append("FORGET")
-    softened, place = softened_nodes(program, soft), len(soft_order(program, soft))
-    for run, nodes in zip(reversed(program.runs), reversed(softened), strict=True):
-        place -= run.count * len(nodes)
-        body = _backward_stage(run.template, program, nodes)
-        head = _at_soft_rows(run, nodes, place)
-        parts.append(_loop(run, "LXWQURS", [*head, *body], backward=True))
-    return "\n".join(parts)
+    if program.sides == 1:
+        return "\n".join([*parts, *forward[0], "FORGET", *backward[0]])
+    (*ahead, join), (join_back, *behind) = forward[1], backward[1]
+    parts += _on_side(0, [*forward[0], _send(carried)])
+    parts += _on_side(1, [_clear(carried), *ahead])
+    parts += ["MEET", *_on_side(1, [join, "FORGET", join_back])]
+    parts += ["MEET", "FORGET", *_on_side(1, behind)]
+    return "\n".join([*parts, *_on_side(0, [_receive(carried), *backward[0]])])
+
+
+def _backward_loops(program: StageProgram, soft: Collection[int]) -> list[list[str]]:
+    """Loops of the backward solve of each chain, in the order in which they run."""
+    loops, place = {}, 0
+    for run, nodes in zip(program.runs, softened_nodes(program, soft), strict=True):
+        body = [*_at_soft_rows(run, nodes, place), *_backward_stage(run.template, program, nodes)]
+        loops[run.node] = _loop(run, "LXWQURS", body, backward=True)
+        place += run.count * len(nodes)
+    return [[loops[run.node] for run in reversed(chain)] for chain in program.chains]
+
+
+def _on_side(side: int, text: list[str]) -> list[str]:
+    return [f"ON_SIDE({side}) {{", *text, "}"]
+
+
+def _send(names: list[str]) -> str:
+    return "\n".join(f"SEND({i}, {name})" for i, name in enumerate(names))
+
+
+def _receive(names: list[str]) -> str:
+    return "\n".join(f"{name} = RECEIVED({i});" for i, name in enumerate(names))
+
+
+def _clear(names: list[str]) -> str:
+    return "".join(f"{name} = (Pack)0; " for name in names)
 
 
 def _zeros(names: list[str]) -> str:
@@ -128,7 +192,6 @@ class _Working:
         self.lines: list[str] = []
         self._declared: set[str] = set()
         self._start: dict[str, list[str]] = {}
-        self._column_of = {slot: i for i, slot in enumerate(template.slots) if slot >= 0}
         at = 0
         for j, (column, in_K) in enumerate(zip(template.columns, template.in_K, strict=True)):
             self._start[f"d{j}"] = [K_text(at)]
@@ -136,12 +199,16 @@ class _Working:
             for target, present in zip(column, in_K, strict=True):
                 self._start[self.name(j, target)] = [K_text(at)] if present else []
                 at += present
-        for high, low in program.carried_pairs:  # what enters from the stage before
-            if high in self._column_of and low in self._column_of:
-                i, j = sorted((self._column_of[high], self._column_of[low]))
-                name = self.name(i, j)
-                if name in self._start:
-                    self._start[name].append(f"c{high}_{low}")
+        for place, (high, low) in enumerate(program.carried_pairs):  # what enters from before
+            self._enter(template.slots, high, low, f"c{high}_{low}")
+            self._enter(template.joins, high, low, f"RECEIVED({place})")
+
+    def _enter(self, slots: tuple[int, ...], high: int, low: int, text: str) -> None:
+        """Adds what a chain carries between two slots, where it changes the stage in both."""
+        if high in slots and low in slots:
+            name = self.name(slots.index(high), slots.index(low))
+            if name in self._start:
+                self._start[name].append(text)
 
     def name(self, i: int, j: int) -> str:
         """Variable of an entry; i and j are nodes of the stage or ~slots of the next one."""
@@ -215,8 +282,7 @@ def _forward_stage(template: StageTemplate, program: StageProgram) -> list[str]:
     lines, into, out = [], _incoming(template), _outgoing(template)
     for i in range(template.n_nodes):
         start = f"AT(Wk, {i})" if template.is_row[i] else f"SIGMA * AT(Xk, {i}) - GET(Qk, {i})"
-        entering = f" + f{template.slots[i]}" if template.slots[i] >= 0 else ""
-        lines.append(f"Pack w{i} = {start}{entering};")
+        lines.append(f"Pack w{i} = {start}{_entering(template, program, i)};")
         lines += [f"w{i} -= GET(Lk, {entry}) * w{j};" for j, entry in into[i]]
     for slot in program.carried:
         lines.append(f"f{slot} = (Pack)0;")
@@ -227,6 +293,14 @@ def _forward_stage(template: StageTemplate, program: StageProgram) -> list[str]:
         if not template.is_leaf(i)
     ]
     return lines
+
+
+def _entering(template: StageTemplate, program: StageProgram, node: int) -> str:
+    """Text of what the stages before add to the right-hand side of a node."""
+    text = f" + f{template.slots[node]}" if template.slots[node] >= 0 else ""
+    if template.joins and template.joins[node] >= 0:
+        text += f" + RECEIVED({program.carried.index(template.joins[node])})"
+    return text
 
 
 def _incoming(template: StageTemplate) -> list[list[tuple[int, int]]]:
@@ -268,6 +342,11 @@ def _backward_stage(
     node_of = {slot: i for i, slot in enumerate(template.slots) if slot >= 0}
     for slot in program.carried:
         lines.append(f"f{slot} = {f'w{node_of[slot]}' if slot in node_of else '(Pack)0'};")
+    lines += [
+        f"SEND({place}, w{template.joins.index(slot)})"
+        for place, slot in enumerate(program.carried)
+        if slot in template.joins
+    ]
     return lines
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from keyword import iskeyword
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,7 @@ __all__ = ["StageCase", "StageKernels"]
 
 _BLOCK = 128
 _MOST_THREADS = 2**31 - 1
+_TAKEN = ("evaluate", "table")  # in the generated module
 
 
 class StageKernels:
@@ -112,8 +114,11 @@ class StageKernels:
 
 def _check_names(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
     for given in (name, *inputs, *outputs):
-        if not given.isidentifier():
-            raise CodegenError(f"{given!r} is no name for generated code; use an identifier.")
+        if not given.isidentifier() or iskeyword(given) or given in _TAKEN:
+            raise CodegenError(
+                f"{given!r} is no name for generated code; use an identifier, no keyword and none "
+                f"of {', '.join(_TAKEN)}."
+            )
     if len({*inputs}) != len(inputs) or not inputs or not outputs:
         raise CodegenError(f"{name} needs inputs with different names, and an output.")
 

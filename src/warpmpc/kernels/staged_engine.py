@@ -6,18 +6,26 @@ Reads: a `StageProgram`.  Produces: `StagedKernels`, callable under `jax.jit`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.codegen.staged_text import factor_text, iteration_text, soft_order
+from warpmpc.codegen.staged_text import (
+    SideLayout,
+    factor_text,
+    iteration_text,
+    side_layout,
+    soft_order,
+)
 from warpmpc.kernels.admm_launch import launch_loop, loop_inputs, loop_integers, loop_tables
 from warpmpc.kernels.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.kernels.ffi import launch
 from warpmpc.kernels.staged_kernels import staged_admm_kernel, staged_factor_kernel
 from warpmpc.kernels.staged_model import StagedShape, factor_shape, loop_shape
+from warpmpc.kernels.staged_native import staged_admm_text, staged_factor_text
 from warpmpc.kernels.tiles import LANES
 from warpmpc.symbolic.stage_program import StageProgram
 
@@ -46,7 +54,30 @@ class StagedKernels:
         self.soft_nodes = np.array(soft_order(program, soft), dtype=np.int32)
         self._factor_text = factor_text(program)
         self._iteration_text = iteration_text(program, soft)
+        self._layout = side_layout(program)
         self._tables = loop_tables(program, n_vars, self.soft_nodes)
+
+    @property
+    def layout(self) -> SideLayout:
+        """What the kernels have to know of the program's chains."""
+        return self._layout
+
+    @property
+    def content(self) -> str:
+        """Everything that decides what the kernels do: equal text, equal kernels."""
+        soft = self.soft_nodes.size > 0
+        loop = staged_admm_text(self._iteration_text, self.dtype, self._layout, soft=soft)
+        return staged_factor_text(self._factor_text, self.dtype, self._layout) + loop
+
+    def shaped(self, overrides: Mapping[str, int]) -> StagedKernels:
+        """The same kernels in another shape."""
+        other = copy(self)
+        other._overrides = dict(overrides)
+        return other
+
+    def shape(self, tiles: int) -> StagedShape:
+        """Of the ADMM loop."""
+        return replace(loop_shape(self.program, tiles, self.dtype), **self._overrides)
 
     def factor(self, K: jax.Array) -> jax.Array:
         """Factors of all tiles: L, then inverse pivots."""
@@ -69,7 +100,9 @@ class StagedKernels:
         # How many registers is a matter of the loop; the rest concerns both kernels.
         given = {name: v for name, v in self._overrides.items() if name != "registers"}
         shape = replace(factor_shape(self.program, K.shape[0], self.dtype), **given)
-        kernel = staged_factor_kernel(self._factor_text, self.dtype, shape.register_limit)
+        kernel = staged_factor_kernel(
+            self._factor_text, self.dtype, shape.register_limit, self._layout
+        )
         (new,) = launch(
             kernel,
             [K, todo, *self._static(shape), *factor],
@@ -94,9 +127,13 @@ class StagedKernels:
         limits: LoopLimits,
     ) -> LoopState:
         """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
-        shape = replace(loop_shape(self.program, state.X.shape[0], self.dtype), **self._overrides)
+        shape = self.shape(state.X.shape[0])
         kernel = staged_admm_kernel(
-            self._iteration_text, self.dtype, shape.register_limit, self.soft_nodes.size > 0
+            self._iteration_text,
+            self.dtype,
+            shape.register_limit,
+            self._layout,
+            self.soft_nodes.size > 0,
         )
         inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)
         integers = [*self._static(shape), *loop_integers(limits, data)]

@@ -4,22 +4,26 @@ from functools import cache
 
 import warp as wp
 
+from warpmpc.codegen.staged_text import SideLayout
 from warpmpc.kernels.ldl_kernels import SCALARS
 from warpmpc.kernels.staged_native import staged_admm_text, staged_factor_text
 
 
 @cache
-def staged_factor_kernel(generated: str, dtype: str, registers: int) -> wp.Kernel:
+def staged_factor_kernel(
+    generated: str, dtype: str, registers: int, layout: SideLayout
+) -> wp.Kernel:
     """Kernel that eliminates the tiles marked in `todo`; other tiles keep their factors.
 
     Args:
         generated: Text of `codegen.staged_text.factor_text`.
         dtype: "float32" or "float64".
         registers: Most registers per thread.
+        layout: Of the chains.
     """
     real, flags = wp.array3d(dtype=SCALARS[dtype]), wp.array1d(dtype=wp.int32)
 
-    @wp.func_native(staged_factor_text(generated, dtype))
+    @wp.func_native(staged_factor_text(generated, dtype, layout))
     def factor_problem(
         K_in: real, todo_in: flags, n_L: int, prefetch: int, thread: int, factor_io: real
     ): ...
@@ -41,13 +45,16 @@ def staged_factor_kernel(generated: str, dtype: str, registers: int) -> wp.Kerne
 
 
 @cache
-def staged_admm_kernel(generated: str, dtype: str, registers: int, soft: bool = False) -> wp.Kernel:
+def staged_admm_kernel(
+    generated: str, dtype: str, registers: int, layout: SideLayout, soft: bool = False
+) -> wp.Kernel:
     """Kernel of the ADMM loop with its termination check.
 
     Args:
         generated: Text of one iteration, from `codegen.staged_text.iteration_text`.
         dtype: "float32" or "float64".
         registers: Most registers per thread.
+        layout: Of the chains.
         soft: Whether there are soft rows.
     """
     scalar = SCALARS[dtype]
@@ -58,7 +65,7 @@ def staged_admm_kernel(generated: str, dtype: str, registers: int, soft: bool = 
         wp.array1d(dtype=int),
     )
 
-    @wp.func_native(staged_admm_text(generated, dtype, soft=soft))
+    @wp.func_native(staged_admm_text(generated, dtype, layout, soft=soft))
     def iterate_problem(
         factor_in: real,
         K_in: real,

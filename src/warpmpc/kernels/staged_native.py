@@ -1,4 +1,4 @@
-"""Native text of the kernels of a QP: threads, the ADMM loop, the termination check.
+"""Native text of the kernels of a QP: threads, and the ADMM loop.
 
 The linear solves inside are either generated stages (`codegen.staged_text`) or the windowed sweeps
 of `ldl_window_native`; both end with the update of the ADMM iteration.
@@ -6,8 +6,16 @@ of `ldl_window_native`; both end with the update of the ADMM iteration.
 One thread per problem on CUDA, whose warp may ask the L2 cache for the next stage ahead of time.  On
 the CPU one thread does a tile, a `Pack` is one number per problem, and what belongs to problems that
 are done is kept by masks.
+
+A program with two chains has two threads per problem: a block is one tile, its first warp walks the
+first chain and its second warp the second one.  Both change only nodes of their own chain, and meet
+where one reads what the other wrote.  On the CPU one thread does both.
 """
 
+from __future__ import annotations
+
+from warpmpc.codegen.staged_text import SideLayout
+from warpmpc.kernels.admm_check_native import CHECK, GATHER, GATHERED
 from warpmpc.kernels.admm_soft_native import with_projection
 from warpmpc.kernels.ldl_native import INVERT_PIVOT, SCALARS
 from warpmpc.kernels.ldl_window_native import (
@@ -27,7 +35,7 @@ typedef SCALAR Pack;
 #define LANE(pack) (pack)
 #define MIN(a, b) fmin(a, b)
 #define MAX(a, b) fmax(a, b)
-const size_t tile = thread >> 5;
+const size_t tile = thread / (32 * SIDES);
 const int lane = (int)(thread & 31);
 if (tile >= (size_t)PER_TILE.shape[0]) return;
 // A zero and a one that the compiler does not know.  With known ones it would merge stages and sweeps
@@ -59,8 +67,8 @@ typedef SCALAR Pack __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR)))
 #define MIN(a, b) ((b) < (a) ? (b) : (a))
 #define MAX(a, b) ((a) < (b) ? (b) : (a))
 const int lane = 0;
-const size_t tile = thread / 32;
-if (tile >= (size_t)PER_TILE.shape[0] || thread % 32) return;
+const size_t tile = thread / (32 * SIDES);
+if (tile >= (size_t)PER_TILE.shape[0] || thread % (32 * SIDES)) return;
 const Offset nothing = 0;
 #define FORGET
 #define ONCE 1
@@ -71,6 +79,26 @@ const Offset nothing = 0;
 #define AT_STAGE(name, row) auto* name##k = name + (Offset)(row) * 32 + nothing;
 #define CLIP(v, lo, hi) MIN(MAX(v, lo), hi)
 #define ABS(a) MAX(a, -(a))
+#if SIDES == 2 && defined(__CUDA_ARCH__)
+const int side = (int)(thread >> 5) & 1;
+__shared__ SCALAR mailbox[MAILBOX * 32];
+#define ON_SIDE(which) if (side == (which))
+#define MEET __syncthreads();
+#define SEND(i, value) mailbox[(i) * 32 + lane] = (value);
+#define RECEIVED(i) mailbox[(i) * 32 + lane]
+#define MY_FIRST_NODE (side ? SPLIT : 0)
+#define MY_LAST_NODE (side ? n : SPLIT)
+#else
+#define ON_SIDE(which)
+#define MEET
+#define SEND(i, value) mailbox[i] = (value);
+#define RECEIVED(i) mailbox[i]
+#define MY_FIRST_NODE 0
+#define MY_LAST_NODE n
+#if SIDES == 2
+Pack mailbox[MAILBOX];
+#endif
+#endif
 """
 
 _FACTOR = (
@@ -89,111 +117,9 @@ eliminate(BASE(K_in), factor, factor + (Offset)n_L * 32);
 """
 )
 
-# Residuals and certificates of the unscaled problem; `size` is what unscales x and y, and a residual
-# is divided by size * cost.  W serves as memory for y, V for the changes of x and y.
-_CHECK = r"""
-    // Values of `qp.types.Status`.
-    enum { SOLVED, RUNNING, PRIMAL_INFEASIBLE, DUAL_INFEASIBLE, NON_FINITE };
-    Pack primal = 0, primal_scale = 0, dual = 0, dual_scale = 0, objective = 0, poison = 0;
-    Pack x_change = 0, y_change = 0, descent = 0, support = 0;
-    Pack flat = 0, combination = 0, rise = 0;
-    for (int i = 0; i < n; ++i) {
-        const Pack unit = scaled ? GET(Z, i) : (Pack)1;
-        if (nodes[i].is_row) {
-            const Pack v = AT(X, i), lo = GET(Q, i), hi = GET(U, i);
-            const Pack y = (v - PROJECT(i, v, lo, hi)) / GET(R, i);
-            poison += y * unit - y * unit;  // the unscaled one may overflow
-            AT(W, i) = y;
-            if (!certify) continue;
-            const Pack large = INFINITE * unit * cost;
-            Pack change = y - AT(V, i), none = 0;
-            change = NO_UPPER ? MIN(change, none) : change;
-            change = NO_LOWER ? MAX(change, none) : change;
-            AT(V, i) = change;
-            y_change = MAX(y_change, ABS(change) * unit);
-            support += (hi > large ? none : hi) * MAX(change, none);
-            support += (lo < -large ? none : lo) * MIN(change, none);
-        } else {
-            const Pack x = AT(X, i);
-            poison += x * unit - x * unit;
-            if (!certify) continue;
-            const Pack change = x - AT(V, i);
-            AT(V, i) = change;
-            x_change = MAX(x_change, ABS(change) * unit);
-            descent += GET(Q, i) * change;
-        }
-    }
-    for (int i = 0; i < n; ++i) {
-        const Node node = nodes[i];
-        const Pack unscale = scaled ? 1 / (GET(Z, i) * cost) : (Pack)1;
-        // Rows: A x.  Variables: P x up to `split`, then A'y.  K holds P + sigma I.
-        Pack product = 0, moved = 0, product_A = 0, moved_A = 0;
-        const SCALAR* with = node.is_row ? X : W;
-        #pragma unroll 4
-        for (int t = node.begin; t < node.split; ++t) {
-            product += GET(K, (Offset)terms[t].entry) * AT(X, (Offset)terms[t].node);
-            if (certify) moved += GET(K, (Offset)terms[t].entry) * AT(V, (Offset)terms[t].node);
-        }
-        #pragma unroll 4
-        for (int t = node.split; t < node.end; ++t) {
-            product_A += GET(K, (Offset)terms[t].entry) * AT(with, (Offset)terms[t].node);
-            if (certify) moved_A += GET(K, (Offset)terms[t].entry) * AT(V, (Offset)terms[t].node);
-        }
-        if (node.is_row) {
-            const Pack lo = GET(Q, i), hi = GET(U, i), s = PROJECT(i, AT(X, i), lo, hi);
-            primal = MAX(primal, ABS(product_A - s) * unscale);
-            primal_scale = MAX(primal_scale, MAX(ABS(product_A), ABS(s)) * unscale);
-            // How far the change leaves what the bounds allow in every multiple.
-            const Pack large = INFINITE / unscale, none = 0;
-            rise = MAX(rise, (STOPS_RISE ? moved_A : none) * unscale);
-            rise = MAX(rise, (STOPS_FALL ? -moved_A : none) * unscale);
-            PAY_SOFT
-        } else {
-            const Pack q = GET(Q, i), x = AT(X, i);
-            product -= SIGMA * x;
-            dual = MAX(dual, ABS(product + q + product_A) * unscale);
-            dual_scale = MAX(dual_scale, MAX(MAX(ABS(product), ABS(product_A)), ABS(q)) * unscale);
-            objective += ((SCALAR)0.5 * product + q) * x;
-            if (certify) flat = MAX(flat, ABS(moved - SIGMA * AT(V, i)) * unscale);
-            combination = MAX(combination, ABS(moved_A) * unscale);
-        }
-    }
-    objective /= cost;
-    bool running = false;
-    for (int l = 0; l < LANES_HERE; ++l) {
-        if (status[l] != RUNNING) continue;
-        const bool solved = LANE(primal) <= eps_abs + eps_rel * LANE(primal_scale)
-            && LANE(dual) <= eps_abs + eps_rel * LANE(dual_scale);
-        int verdict = RUNNING;
-        if (certify) {
-            const SCALAR limit = eps_dual_inf * LANE(x_change);
-            if (LANE(x_change) > eps_dual_inf && LANE(descent) < 0 && LANE(flat) <= limit
-                && LANE(rise) <= limit) verdict = DUAL_INFEASIBLE;
-            if (LANE(y_change) > eps_prim_inf && LANE(support) < 0
-                && LANE(combination) <= eps_prim_inf * LANE(y_change)) verdict = PRIMAL_INFEASIBLE;
-        }
-        if (solved && (certify || t + 1 == max_iter)) verdict = SOLVED;
-        if (!(LANE(poison) == 0)) verdict = NON_FINITE;
-        status[l] = verdict;
-        running = running || verdict == RUNNING;
-        iterations[l] = t + 1;
-        report[l] = LANE(primal);
-        report[32 + l] = LANE(primal_scale);
-        report[64 + l] = LANE(dual);
-        report[96 + l] = LANE(dual_scale);
-        report[128 + l] = LANE(objective);
-    }
-    if (!ANYONE(running)) break;
-    MARK_DONE
-    for (int i = 0; i < n; ++i)
-        if (nodes[i].is_row) {
-            const Pack v = AT(X, i);
-            AT(W, i) = 2 * PROJECT(i, v, GET(Q, i), GET(U, i)) - v;
-        }
-"""
-
 _ADMM = (
     r"""
+#define ADD(a, b) ((a) + (b))
 #define OLD_S(v, lo, hi, i) (first ? (Pack)GET(Sk, i) : (Pack)CLIP(v, lo, hi))
 #define NEXT_V(v, s, step) ((s) + (1 - OMEGA) * ((v) - (s)) + OMEGA * (step))
 // Problems that are done keep their x and v.  Threads that work alone leave; lanes that work together
@@ -247,7 +173,7 @@ auto run = [&](const SCALAR* __restrict__ L, const SCALAR* __restrict__ D,
                const SCALAR* __restrict__ S, const SCALAR* __restrict__ Z,
                SCALAR* __restrict__ X, SCALAR* __restrict__ W, SCALAR* __restrict__ V) {
 bool first = begin == 0;
-for (int i = 0; i < n; ++i)
+for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i)
     if (nodes[i].is_row) {
         const Pack v = AT(X, i);
         const Pack s = first ? (Pack)GET(S, i) : (Pack)PROJECT(i, v, GET(Q, i), GET(U, i));
@@ -260,7 +186,7 @@ for (int t = begin; t < end; ++t) {
     const bool judged = check_every >= 0
         && (t + 1 == end || (certify && (t + 1) % check_every == 0));
     if (judged && certify)
-        for (int i = 0; i < n; ++i) {
+        for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i) {
             const Pack v = AT(X, i);
             Pack before = v;
             if (nodes[i].is_row) {
@@ -273,7 +199,7 @@ for (int t = begin; t < end; ++t) {
     first = false;
     if (!judged) continue;
 """
-    + _CHECK
+    + CHECK
     + r"""
 }
 };
@@ -333,20 +259,35 @@ _HAND_OVER = "__threadfence();\n__syncwarp();\n"
 
 
 def _text(per_tile: str, body: str, dtype: str, **more: str | int) -> str:
-    defines = {**SCALARS[dtype], "INFINITE": "(SCALAR)1e20", "PER_TILE": per_tile, **more}
+    defines = {**SCALARS[dtype], "INFINITE": "(SCALAR)1e20", "PER_TILE": per_tile, "SIDES": 1}
+    defines |= more
     head = "".join(f"#define {name} {value}\n" for name, value in defines.items())
     return head + _PREAMBLE + body
 
 
-def staged_factor_text(generated: str, dtype: str) -> str:
+def staged_factor_text(generated: str, dtype: str, layout: SideLayout) -> str:
     """Body of the factorisation kernel around the text of all stages."""
-    return _text("K_in", _FACTOR.replace("GENERATED", generated), dtype)
+    return _text("K_in", _FACTOR.replace("GENERATED", generated), dtype, **_sides(layout))
 
 
-def staged_admm_text(generated: str, dtype: str, *, soft: bool = False) -> str:
+def _sides(layout: SideLayout) -> dict[str, int]:
+    if layout.sides == 1:
+        return {"SIDES": 1}
+    mailbox = max(layout.exchanged, len(GATHERED))
+    return {"SIDES": 2, "SPLIT": layout.split, "MAILBOX": mailbox}
+
+
+def _admm_body(setup: str, generated: str, gather: str, *, soft: bool) -> str:
+    body = with_projection(_ADMM, soft=soft).replace("SETUP", setup)
+    return body.replace("GENERATED", generated).replace("GATHER_SIDES", gather)
+
+
+def staged_admm_text(generated: str, dtype: str, layout: SideLayout, *, soft: bool = False) -> str:
     """Body of the ADMM kernel around the text of one iteration."""
-    body = with_projection(_ADMM, soft=soft).replace("SETUP", "").replace("GENERATED", generated)
-    return _text("X_io", body, dtype, TOGETHER=0)
+    gather = _ON_DEVICE.format(GATHER, "") if layout.sides == 2 else ""
+    body = _admm_body("", generated, gather, soft=soft)
+    # Lanes of two warps have to leave at once.
+    return _text("X_io", body, dtype, TOGETHER=int(layout.sides == 2), **_sides(layout))
 
 
 def rolled_admm_text(dtype: str, lead: int, *, soft: bool = False) -> str:
@@ -354,5 +295,5 @@ def rolled_admm_text(dtype: str, lead: int, *, soft: bool = False) -> str:
     macros = with_projection(_WINDOW_MACROS, soft=soft)
     setup = macros + _ON_DEVICE.format(WINDOW_SETUP, PLAIN_SETUP)
     sweeps = _ON_DEVICE.format(_HAND_OVER + WINDOW_SWEEPS, PLAIN_SWEEPS)
-    body = with_projection(_ADMM, soft=soft).replace("SETUP", setup).replace("GENERATED", sweeps)
+    body = _admm_body(setup, sweeps, "", soft=soft)
     return _text("X_io", body, dtype, TOGETHER=1, CHUNK=8, LEAD=lead)

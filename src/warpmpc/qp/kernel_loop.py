@@ -1,36 +1,41 @@
 """The whole ADMM loop of a QP in one launch: engines "staged" and "sparse".
 
-Brings scaled data into program order, factorises, iterates, and adapts rho between launches; tiles
-whose rho did not change keep their factors, tiles that are done return at once.
+Builds the kernels; where there is a choice of programs the number of tiles decides.  The loop
+itself is that of `qp.tile_loop`.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from warpmpc._errors import PatternError
-from warpmpc.kernels.admm_types import LoopData, LoopLimits, LoopState
+from warpmpc._errors import PatternError, SettingsError
 from warpmpc.kernels.ldl_engine import SEGMENTS, window_fits
 from warpmpc.kernels.rolled_engine import RolledKernels
 from warpmpc.kernels.staged_engine import StagedKernels
-from warpmpc.kernels.tiles import LANES
+from warpmpc.kernels.staged_variants import StagedVariants
+from warpmpc.kernels.tiles import LANES, tile_count
+from warpmpc.kernels.tuning import Measured
 from warpmpc.qp.admm import LoopEnd
-from warpmpc.qp.conditioning import Residuals, ScaledQP
+from warpmpc.qp.conditioning import ScaledQP
 from warpmpc.qp.kkt_solvers.kkt_engines import KKTSystem
 from warpmpc.qp.staged_settings import StagedSettings
-from warpmpc.qp.types import ADMMSettings, Status
+from warpmpc.qp.tile_loop import LoopKernels, TileLoop
+from warpmpc.qp.types import ADMMSettings
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.program import Program
 from warpmpc.symbolic.safe_ordering import safe_amd
 from warpmpc.symbolic.schedule import build_schedule
-from warpmpc.symbolic.stage_program import build_stage_program
+from warpmpc.symbolic.stage_program import (
+    StageProgram,
+    build_stage_program,
+    build_two_sided_program,
+)
 from warpmpc.symbolic.window import build_window
 
 _LOG = logging.getLogger(__name__)
@@ -38,79 +43,37 @@ _LOG = logging.getLogger(__name__)
 _LARGEST_CODE = 8_000
 
 
-class LoopKernels(Protocol):
-    """Kernels of one program; they choose their launch shapes."""
-
-    @property
-    def program(self) -> Program:
-        """Which order nodes and values are in."""
-        ...
-
-    @property
-    def soft_nodes(self) -> IntArray:
-        """Nodes that may be soft rows; R has coefficients for each of them, in this order."""
-        ...
-
-    def factor(self, K: jax.Array) -> jax.Array:
-        """Factors of all tiles."""
-        ...
-
-    def refactor(self, factor: jax.Array, K: jax.Array, todo: jax.Array) -> jax.Array:
-        """New factors of the tiles marked in `todo`; others stay."""
-        ...
-
-    def iterate(
-        self,
-        factor: jax.Array,
-        R: jax.Array,
-        data: LoopData,
-        state: LoopState,
-        numbers: np.ndarray,
-        begin: jax.Array,
-        limits: LoopLimits,
-    ) -> LoopState:
-        """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
-        ...
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
-class _Carry:
-    """State between launches: rho and its factors beside what the loop changes."""
-
-    state: LoopState
-    rho: jax.Array
-    factor: jax.Array
-    iteration: jax.Array
-
-
 class KernelLoop:
-    """ADMM on tiles for QPs with one pattern."""
+    """ADMM on tiles for QPs with one pattern.
 
-    def __init__(self, system: KKTSystem, kernels: LoopKernels, settings: ADMMSettings):
-        """Keeps the kernels and the order they work in.
+    Attributes:
+        program: Of the kernels; of those with one side, if others may be chosen.
+        values_per_instance: Numbers in memory while an instance is solved.
+    """
+
+    def __init__(
+        self,
+        system: KKTSystem,
+        kernels: LoopKernels,
+        settings: ADMMSettings,
+        variants: StagedVariants | None = None,
+    ):
+        """Keeps the kernels.
 
         Args:
             system: Pattern of K.
             kernels: Of a program for it.
             settings: Of the iteration.
+            variants: Kernels to choose from by the number of tiles, in place of `kernels`.
         """
-        self._settings, self._system, self.kernels = settings, system, kernels
+        self._system, self._kernels, self._settings = system, kernels, settings
+        self._variants = variants
         self.lanes, self.program = LANES, kernels.program
         n, n_L = self.program.n_nodes, self.program.n_L
         matrices = self.program.K_order.size + n_L + n
         # Twice while rho changes; then the vectors of the loop.
         self.values_per_instance = matrices * (2 if settings.adaptive_rho_every else 1) + 9 * n
         self.values_per_instance += 4 * kernels.soft_nodes.size
-        self._order = _Order(self.program, system.kkt.n_vars)
-        self._soft_rows = self.program.node_order[kernels.soft_nodes] - system.kkt.n_vars
-        names = ("sigma", "relaxation", "eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")
-        self.numbers = np.array([getattr(settings, name) for name in names])
-
-    @property
-    def is_unrolled(self) -> bool:
-        """Whether the kernels are straight-line code of stages."""
-        return isinstance(self.kernels, StagedKernels)
 
     def run(
         self,
@@ -119,122 +82,26 @@ class KernelLoop:
         status: jax.Array,
     ) -> LoopEnd:
         """Iterates from scaled (x, s, y); instances whose status is not MAX_ITER stay."""
-        settings, nodes = self._settings, self._order
-        x, s, y = start
-        rho = jnp.full_like(status, settings.rho, dtype=x.dtype)
-        rows = problem.rho(rho)
-        data = self._data(problem, s, rows)
-        state = LoopState(
-            X=nodes.join(x, s + y / rows),
-            status=status,
-            iterations=jnp.zeros_like(status),
-            report=jnp.zeros((status.shape[0], 5, LANES), dtype=x.dtype),
-        )
-        factor = self.kernels.factor(data.K)
-        carry = _Carry(state, rho, factor, jnp.asarray(0, dtype=jnp.int32))
-        span = settings.adaptive_rho_every or settings.max_iter
-        if span >= settings.max_iter:
-            end = self._launch(problem, data, carry)
-        else:
-            end = jax.lax.while_loop(
-                lambda c: (
-                    (c.iteration < settings.max_iter) & (c.state.status == Status.MAX_ITER).any()
-                ),
-                lambda c: self._adapt(problem, data, self._launch(problem, data, c)),
-                carry,
+        kernels = self.kernels_at(status.shape[0])
+        return TileLoop(self._system, kernels, self._settings).run(problem, start, status)
+
+    def kernels_at(self, tiles: int) -> LoopKernels:
+        """Kernels for so many tiles."""
+        return self._kernels if self._variants is None else self._variants.at(tiles)
+
+    def staged_at(self, tiles: int) -> StagedKernels | None:
+        """Straight-line kernels for so many tiles; None where there are no such kernels."""
+        kernels = self.kernels_at(tiles)
+        return kernels if isinstance(kernels, StagedKernels) else None
+
+    def tune(self, batch: int) -> list[Measured]:
+        """Measures which shape of the kernels is fastest for batches of about this size."""
+        if self._variants is None:
+            raise SettingsError(
+                "Nothing to tune: only straight-line code of the staged engine has a choice of "
+                'shapes.  Use engine="staged" with code="unrolled".'
             )
-        return LoopEnd(
-            *nodes.split(end.state.X),
-            end.rho,
-            end.state.status,
-            end.state.iterations,
-            _residuals(end.state),
-            end.state.report[:, 4:],
-        )
-
-    def _data(self, problem: ScaledQP, s: jax.Array, rows: jax.Array) -> LoopData:
-        scaled, scaling, nodes = problem.scaled, problem.scaling, self._order
-        identical = problem.identical
-        zero = jnp.zeros((s.shape[0], 1, LANES), dtype=scaled.q.dtype)
-        nothing = jnp.zeros_like(scaled.q)
-        # A nominal scaling is one for all.
-        sizes = (scaling.x + nothing, scaling.con / scaling.cost + jnp.zeros_like(s))
-        return LoopData(
-            K=self._system.assemble(scaled.P, scaled.A, rows, self.program.K_order),
-            Q=nodes.join(scaled.q, scaled.lower),
-            U=nodes.join(nothing, scaled.upper),
-            S=nodes.join(nothing, s),
-            size=zero if identical else nodes.join(*sizes),
-            cost=zero if identical else jnp.broadcast_to(scaling.cost, zero.shape),
-            scaled=not identical,
-        )
-
-    def _launch(self, problem: ScaledQP, data: LoopData, carry: _Carry) -> _Carry:
-        """Iterates up to the next adaptation of rho, or to the end."""
-        settings = self._settings
-        span = settings.adaptive_rho_every or settings.max_iter
-        limits = LoopLimits(settings.check_every, span, settings.max_iter)
-        R = self._order.join(jnp.ones_like(problem.scaled.q), 1 / problem.rho(carry.rho))
-        if self._soft_rows.size:
-            R = jnp.concatenate([R, self._coefficients(problem, carry.rho)], axis=1)
-        state = self.kernels.iterate(
-            carry.factor,
-            R,
-            data,
-            carry.state,
-            self.numbers,
-            carry.iteration,
-            limits,
-        )
-        return replace(carry, state=state, iteration=carry.iteration + span)
-
-    def _coefficients(self, problem: ScaledQP, rho: jax.Array) -> jax.Array:
-        """Of the proximal maps, the four numbers of a row side by side."""
-        proximal = problem.projection(rho).proximal
-        assert proximal is not None
-        sides = (proximal.lower, proximal.upper)
-        parts = [part for side in sides for part in (side.quadratic, side.linear)]
-        parts = [part[:, self._soft_rows] for part in parts]
-        return jnp.stack(parts, axis=2).reshape(rho.shape[0], 4 * self._soft_rows.size, LANES)
-
-    def _adapt(self, problem: ScaledQP, data: LoopData, carry: _Carry) -> _Carry:
-        """New rho where it pays; only tiles with such an instance are factorised again."""
-        settings, nodes, state = self._settings, self._order, carry.state
-        x, v = nodes.split(state.X)
-        may = (state.status == Status.MAX_ITER) & (carry.iteration < settings.max_iter)
-        change, rho, v = problem.balanced(carry.rho, v, _residuals(state), may, settings)
-        K = data.K.at[:, nodes.row_diagonals].set(-1 / problem.rho(rho))
-        todo = change.any(axis=(1, 2)).astype(jnp.int32)
-        return replace(
-            carry,
-            state=replace(state, X=nodes.join(x, v)),
-            rho=rho,
-            factor=self.kernels.refactor(carry.factor, K, todo),
-        )
-
-
-def _residuals(state: LoopState) -> Residuals:
-    return Residuals(*(state.report[:, i : i + 1] for i in range(4)))
-
-
-class _Order:
-    """Between (variables, rows) and the nodes of a program."""
-
-    def __init__(self, program: Program, n_vars: int):
-        """Inverts the order of the nodes."""
-        position = np.empty(program.n_nodes, dtype=np.int32)
-        position[program.node_order] = np.arange(program.n_nodes)
-        self._node_order = program.node_order
-        self._vars, self._rows = position[:n_vars], position[n_vars:]
-        self.row_diagonals = program.diagonals[self._rows]
-
-    def join(self, of_vars: jax.Array, of_rows: jax.Array) -> jax.Array:
-        """Values of variables and rows as values of nodes."""
-        return jnp.concatenate([of_vars, of_rows], axis=1)[:, self._node_order]
-
-    def split(self, nodes: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Values of variables, and of rows."""
-        return nodes[:, self._vars], nodes[:, self._rows]
+        return self._variants.tune(tile_count(batch), self._settings.max_iter)
 
 
 def staged_loop(
@@ -260,11 +127,9 @@ def staged_loop(
         program.n_L,
     )
     if code == "unrolled":
-        overrides = {name: getattr(staged, name) for name in StagedSettings.OF_UNROLLED}
-        given = {name: value for name, value in overrides.items() if value is not None}
-        soft = _soft_nodes(program, system)
-        unrolled = StagedKernels(program, kkt.n_vars, system.dtype, given, soft)
-        return KernelLoop(system, unrolled, settings)
+        build = partial(_unrolled, system, program, labels)
+        variants = StagedVariants(build, staged.shape, tune=staged.tune)
+        return KernelLoop(system, variants.first, settings, variants)
     staged.refuse_unrolled_only()
     rolled = _rolled(program, system)
     if rolled is None:
@@ -273,6 +138,16 @@ def staged_loop(
             'into shared memory.  Use engine="sparse".'
         )
     return KernelLoop(system, rolled, settings)
+
+
+def _unrolled(
+    system: KKTSystem, program: StageProgram, labels: IntArray, sides: int
+) -> StagedKernels:
+    """Kernels of the program, or of another one with two sides."""
+    if sides == 2:
+        program = build_two_sided_program(system.kkt, labels, system.weak)
+    soft = _soft_nodes(program, system)
+    return StagedKernels(program, system.kkt.n_vars, system.dtype, soft=soft)
 
 
 def sparse_loop(system: KKTSystem, settings: ADMMSettings) -> KernelLoop | None:

@@ -43,6 +43,7 @@ from warpmpc.qp.termination import initial_status
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
 from warpmpc.symbolic.kkt import KKTPattern, build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.program import Program
 
 _LOG = logging.getLogger(__name__)
 
@@ -138,6 +139,11 @@ class QPSolver:
     def kkt(self) -> KKTPattern:
         """Pattern of K and where its numbers come from."""
         return self._system.kkt
+
+    @property
+    def program(self) -> Program | None:
+        """The elimination that its kernels run; None for engines without kernels of their own."""
+        return getattr(self._loop, "program", None)
 
     @property
     def matrices(self) -> QPMatrices:

@@ -20,13 +20,19 @@ class StagedSettings:
         registers: Most registers per thread of the ADMM loop.
         block: Threads per block of the loop and of the factorisation.
         prefetch: Whether a warp asks the L2 cache for the next stage ahead of time.
+        sides: Threads per problem: 1, or 2 that walk the stages from both ends to the middle.
+        tune: None: what `QPSolver.tune` has measured on this device takes the place of the model;
+            True: what was not measured yet is, when a batch size comes first; False: only the
+            model.
     """
 
     code: Literal["unrolled", "rolled"] | None = None
     registers: int | None = None
     block: int | None = None
     prefetch: bool | None = None
-    OF_UNROLLED: ClassVar[tuple[str, ...]] = ("registers", "block", "prefetch")
+    sides: Literal[1, 2] | None = None
+    tune: bool | None = None
+    SHAPE: ClassVar[tuple[str, ...]] = ("registers", "block", "prefetch", "sides")
 
     def __post_init__(self) -> None:
         """Checks ranges."""
@@ -34,7 +40,7 @@ class StagedSettings:
             self.code not in (None, "unrolled", "rolled")
         ):
             raise SettingsError(f'code must be "unrolled", "rolled" or None, got {self.code!r}.')
-        ranges = (("registers", 24, 255, 1), ("block", LANES, 1024, LANES))
+        ranges = (("registers", 24, 255, 1), ("block", LANES, 1024, LANES), ("sides", 1, 2, 1))
         for name, least, most, step in ranges:
             value = getattr(self, name)
             if value is None:
@@ -46,12 +52,24 @@ class StagedSettings:
                     f"{name} must be None or an integer from {least} to {most}{multiple}, "
                     f"got {value!r}."
                 )
-        if self.prefetch is not None and not isinstance(self.prefetch, bool):
-            raise SettingsError(f"prefetch must be True, False or None, got {self.prefetch!r}.")
+        for name in ("prefetch", "tune"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, bool):
+                raise SettingsError(f"{name} must be True, False or None, got {value!r}.")
+        if self.sides == 2 and self.block not in (None, 2 * LANES):
+            raise SettingsError(
+                f"With sides=2 a block is one tile of {2 * LANES} threads; leave block None."
+            )
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """What is fixed of the shape of the kernels."""
+        given = {name: getattr(self, name) for name in self.SHAPE}
+        return {name: value for name, value in given.items() if value is not None}
 
     def refuse_unrolled_only(self) -> None:
         """Rolled code has one launch shape: what would be ignored raises."""
-        given = [name for name in self.OF_UNROLLED if getattr(self, name) is not None]
+        given = [*self.shape, *(["tune"] if self.tune is not None else [])]
         if given:
             raise SettingsError(
                 f"Rolled code has no choice of {', '.join(given)}; leave them None or use "

@@ -8,6 +8,7 @@ exists for a fixed number of iterations and for QPs that need neither scaling no
 from __future__ import annotations
 
 import logging
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,10 +23,12 @@ from warpmpc.codegen.fused_search_text import REPORT_ROWS, SearchRule
 from warpmpc.codegen.stage_module import StageCase
 from warpmpc.kernels.admm_types import UNCHECKED, LoopData, LoopLimits, LoopState
 from warpmpc.kernels.fused_engine import FusedKernels, FusedStages
+from warpmpc.kernels.staged_engine import StagedKernels
 from warpmpc.kernels.tiles import LANES
 from warpmpc.qp.conditioning import BOUND_LARGE, EQUALITY_TOLERANCE, RHO_MIN
 from warpmpc.qp.kernel_loop import KernelLoop
 from warpmpc.qp.qp_solver import QPSolver
+from warpmpc.qp.tile_loop import loop_numbers
 from warpmpc.qp.types import Status
 from warpmpc.sqp.iteration import Iterate, SQPIteration, final, is_infeasible, status_of
 from warpmpc.sqp.settings import SQPSettings
@@ -33,7 +36,6 @@ from warpmpc.sqp.stage_programs import StagePrograms
 from warpmpc.sqp.types import History, MPCStatus, QPState
 from warpmpc.symbolic.kkt_stages import StageFunctions, kkt_steps
 from warpmpc.symbolic.qp_report import report_steps
-from warpmpc.symbolic.stage_program import StageProgram
 
 _LOG = logging.getLogger(__name__)
 # Longer stage programs are cut into chunks, which only separate launches can be.
@@ -54,10 +56,10 @@ class _Carry:
 
 
 class FusedIteration(SQPIteration):
-    """The iteration for one problem; `begin` is that of `SQPIteration`."""
+    """The iteration for one problem; how it begins is a matter of `SQPIteration`."""
 
     def __init__(self, programs: StagePrograms, qp: QPSolver, settings: SQPSettings):
-        """Builds the programs of all stages; see `obstacle` for what it cannot do.
+        """See `obstacle` for what it cannot do.
 
         Args:
             programs: Stage functions.
@@ -65,19 +67,65 @@ class FusedIteration(SQPIteration):
             settings: Of the iteration.
         """
         super().__init__(programs, qp, settings)
-        loop = qp.loop
-        assert isinstance(loop, KernelLoop)
-        assert isinstance(loop.program, StageProgram)
-        self._loop, self._program = loop, loop.program
+        self._launches: dict[bytes, FusedLaunches] = {}
+
+    def run(self, begin: Iterate, p: Any) -> tuple[Iterate, History | None]:
+        """All iterations."""
+        end, history = self._at(begin.z.shape[0]).run(begin, p, self.settings.max_iter)
+        return final(end), history
+
+    def step(self, now: Iterate, p: Any, *, always: bool = False) -> Iterate:
+        """One iteration; with a fixed number of them all instances move."""
+        del always
+        return self._at(now.z.shape[0]).run(now, p, 1)[0]
+
+    def _at(self, tiles: int) -> FusedLaunches:
+        """The launches for so many tiles; they depend on the order of the elimination."""
+        loop = self.qp.loop
+        kernels = loop.staged_at(tiles) if isinstance(loop, KernelLoop) else None
+        assert kernels is not None  # see `obstacle`
+        key = kernels.program.node_order.tobytes()
+        if key not in self._launches:
+            self._launches[key] = FusedLaunches(self.programs, self.qp, self.settings, kernels)
+        return self._launches[key].shaped(kernels)
+
+
+class FusedLaunches:
+    """Iterations with the kernels of one elimination."""
+
+    def __init__(
+        self,
+        programs: StagePrograms,
+        qp: QPSolver,
+        settings: SQPSettings,
+        kernels: StagedKernels,
+    ):
+        """Builds the programs of all stages.
+
+        Args:
+            programs: Stage functions.
+            qp: Solver for the pattern of their QPs.
+            settings: Of the iteration.
+            kernels: Of the ADMM loop.
+        """
+        self.programs, self.qp, self.settings = programs, qp, settings
+        self._program, self._admm = kernels.program, kernels
+        self._tol = settings.tolerances(programs.dtype)
         n_vars = programs.problem.n_vars
-        self._node_of = np.argsort(self._program.node_order).astype(np.int32)
-        self._nodes, self._rows = self._node_of[:n_vars], self._node_of[n_vars:]
+        node_of = np.argsort(self._program.node_order).astype(np.int32)
+        self._nodes, self._rows = node_of[:n_vars], node_of[n_vars:]
         checks = qp.settings.check_every
         self._limits = LoopLimits(checks or UNCHECKED, qp.settings.max_iter, qp.settings.max_iter)
         self._kernels = FusedKernels(
             self._stages(), _rule(settings, programs.dtype), programs.dtype, stores_K=checks > 0
         )
         self._numbers = _numbers(qp, programs.dtype)
+
+    def shaped(self, kernels: StagedKernels) -> FusedLaunches:
+        """The same with kernels of another shape."""
+        other = copy(self)
+        other._admm = kernels
+        return other
 
     def _stages(self) -> FusedStages:
         programs, at, program = self.programs, self.programs.assembly, self._program
@@ -110,13 +158,13 @@ class FusedIteration(SQPIteration):
             is_row=program.node_order >= programs.problem.n_vars,
         )
 
-    def run(self, begin: Iterate, p: Any) -> tuple[Iterate, History | None]:
-        """All iterations."""
+    def run(self, begin: Iterate, p: Any, count: int) -> tuple[Iterate, History | None]:
+        """So many iterations."""
         active = begin.status != MPCStatus.NON_FINITE
-        carry, count = self._begin(begin), self.settings.max_iter
+        carry = self._begin(begin)
         if not self.settings.record:
             end = jax.lax.fori_loop(0, count, lambda _, c: self._step(c, p, active), carry)
-            return final(self._iterate(begin, end, active, count)), None
+            return self._iterate(begin, end, active, count), None
 
         def recorded(now: _Carry, _: None) -> tuple[_Carry, jax.Array]:
             after = self._step(now, p, active)
@@ -124,13 +172,7 @@ class FusedIteration(SQPIteration):
 
         end, reports = jax.lax.scan(recorded, carry, None, length=count)
         history = self._history(jnp.where(active[None], reports, jnp.nan))
-        return final(self._iterate(begin, end, active, count)), history
-
-    def step(self, now: Iterate, p: Any, *, always: bool = False) -> Iterate:
-        """One iteration; with a fixed number of them all instances move."""
-        del always
-        active = now.status != MPCStatus.NON_FINITE
-        return self._iterate(now, self._step(self._begin(now), p, active), active, 1)
+        return self._iterate(begin, end, active, count), history
 
     def _begin(self, begin: Iterate) -> _Carry:
         d, s, y = begin.qp.d, begin.qp.s, begin.qp.y
@@ -165,12 +207,12 @@ class FusedIteration(SQPIteration):
             iterations=jnp.zeros_like(found.status),
             report=jnp.zeros((X.shape[0], 5, LANES), dtype=X.dtype),
         )
-        end = self._loop.kernels.iterate(
+        end = self._admm.iterate(
             found.factor,
             found.R,
             data,
             state,
-            self._loop.numbers,
+            loop_numbers(self.qp.settings),
             jnp.asarray(0, dtype=jnp.int32),
             self._limits,
         )
@@ -288,7 +330,7 @@ def build_iteration(programs: StagePrograms, qp: QPSolver, settings: SQPSettings
 def obstacle(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> str | None:
     """Why iterations cannot be fused, or None."""
     loop, admm = qp.loop, qp.settings
-    unrolled = isinstance(loop, KernelLoop) and loop.is_unrolled
+    unrolled = isinstance(loop, KernelLoop) and loop.staged_at(1) is not None
     longest = max((f.n_instructions() for f in programs.linearize_functions()[0]), default=0)
     reasons = (
         (settings.converges, "the number of SQP iterations is not fixed"),

@@ -12,7 +12,6 @@ functions.  The start of the iteration has no influence.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,19 +21,19 @@ from warpmpc.qp.adjoint import Sensitivity
 from warpmpc.qp.conditioning import QPData
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.row_state import Point
-from warpmpc.sqp.iteration import Iterate, regrouped
+from warpmpc.sqp.iteration import regrouped
 from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import StagePrograms
-from warpmpc.sqp.types import MPCStatus, MPCWarmStart
+from warpmpc.sqp.types import MPCStatus, MPCWarmStart, Solution
 from warpmpc.symbolic.hessian import HessianRule
 
 Arrays = tuple[jax.Array, ...]
 
 
-def _float_bars(bars: tuple[Iterate, Any]) -> Arrays:
+def _float_bars(bars: Solution) -> Arrays:
     """Cotangents of the trajectory, the multipliers and the cost; nothing else has any."""
-    end, _ = bars
-    return end.z, end.qp.y, end.cost
+    again = bars.warm_start
+    return bars.z + again.z, bars.y + again.qp.y, bars.cost[..., None]
 
 
 class StepSensitivity:
@@ -47,10 +46,10 @@ class StepSensitivity:
     takes = staticmethod(_float_bars)
 
     @staticmethod
-    def keeps(end: tuple[Iterate, Any]) -> Arrays:
+    def keeps(solution: Solution) -> Arrays:
         """What the way back needs of the result."""
-        found, _ = end
-        return found.z, found.qp.d, found.qp.s, found.qp.y, found.alpha, found.status
+        qp, scalars = solution.warm_start.qp, (solution.step_length, solution.status)
+        return solution.z, qp.d, qp.s, solution.y, *(scalar[..., None] for scalar in scalars)
 
     def reverse(
         self, p: jax.Array, start: MPCWarmStart, kept: Arrays, bars: Arrays
@@ -83,10 +82,9 @@ class SolveSensitivity:
     takes = staticmethod(_float_bars)
 
     @staticmethod
-    def keeps(end: tuple[Iterate, Any]) -> Arrays:
+    def keeps(solution: Solution) -> Arrays:
         """What the way back needs of the result."""
-        found, _ = end
-        return found.z, found.qp.y, found.status
+        return solution.z, solution.y, solution.status[..., None]
 
     @cached_property
     def _exact(self) -> tuple[StagePrograms, Sensitivity]:

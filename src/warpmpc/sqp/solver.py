@@ -7,7 +7,6 @@ the SQP iteration as one differentiable program.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,18 +22,19 @@ from warpmpc._types import ArrayLike, check_array, check_dtype
 from warpmpc.kernels.tiles import LANES
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp import OCP
-from warpmpc.qp.batches import on_batches, part_size
+from warpmpc.qp.batches import part_size
 from warpmpc.qp.checks import finite_vectors
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.sqp import torch_bridge
+from warpmpc.sqp.batch_program import BatchProgram, Sensitivity, release
 from warpmpc.sqp.fused import build_iteration
 from warpmpc.sqp.iteration import Iterate, final
 from warpmpc.sqp.parameters import ParameterPacker, Params
 from warpmpc.sqp.sensitivity import SolveSensitivity, StepSensitivity
 from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import StagePrograms
-from warpmpc.sqp.types import MPCWarmStart, QPState, Solution, TrajectoryLayout
+from warpmpc.sqp.types import History, MPCWarmStart, QPState, Solution, TrajectoryLayout
 from warpmpc.sqp.warm_start import Guess, Shift
 from warpmpc.symbolic.hessian import HessianRule
 from warpmpc.symbolic.pattern import SparsePattern
@@ -95,14 +95,10 @@ class MPCSolver:
         self._cold = jax.jit(self._cold_start)
         self._shift = jax.jit(Shift(self.problem))
         self._layout = TrajectoryLayout(self.problem)
-        self._solve_run = self._differentiable(
+        self._solve = self._program(
             self._solve_tiles, SolveSensitivity(self.programs, self.qp, self.settings)
         )
-        self._step_run = self._differentiable(
-            self._step_tiles, StepSensitivity(self.programs, self.qp)
-        )
-        self._solve = jax.jit(partial(self._on_flat, self._solve_run))
-        self._step = jax.jit(partial(self._on_flat, self._step_run))
+        self._step = self._program(self._step_tiles, StepSensitivity(self.programs, self.qp))
 
     def _rule(self) -> HessianRule:
         settings = self.settings
@@ -161,26 +157,13 @@ class MPCSolver:
         values = 2 * data + trial + problem.n_params + 6 * (problem.n_vars + 2 * problem.n_cons)
         return self.qp.bytes_per_instance + values * np.dtype(self.dtype).itemsize
 
-    def _differentiable(self, function: Callable[..., Any], sensitivity: Any) -> Callable[..., Any]:
-        """A function of tiles as one of batches whose derivatives are those of `sensitivity`."""
+    def _program(self, function: Callable[..., Any], sensitivity: Sensitivity) -> BatchProgram:
         size = partial(
             part_size,
             max_batch=self.qp.settings.max_batch,
             bytes_per_instance=self.bytes_per_instance,
         )
-        forward = on_batches(function, LANES, size)
-        reverse = on_batches(sensitivity.reverse, LANES, size)
-        run = jax.custom_vjp(forward)
-
-        def keep(params: jax.Array, start: MPCWarmStart) -> tuple[Any, Any]:
-            end = forward(params, start)
-            return end, (params, start, sensitivity.keeps(end))
-
-        def back(kept: Any, bars: Any) -> tuple[jax.Array, MPCWarmStart]:
-            return reverse(*kept, sensitivity.takes(bars))
-
-        run.defvjp(keep, back)
-        return run
+        return BatchProgram(function, sensitivity, self._read, size)
 
     def _solve_tiles(self, params: jax.Array, start: MPCWarmStart) -> tuple[Iterate, Any]:
         return self._iteration.run(self._iteration.begin(start.z, start.qp, params), params)
@@ -216,6 +199,7 @@ class MPCSolver:
         warm_start: MPCWarmStart | ArrayLike | None = None,
         *,
         shift: bool = False,
+        donate: bool = False,
     ) -> Solution:
         """Solves every instance.
 
@@ -225,13 +209,21 @@ class MPCSolver:
             warm_start: `Solution.warm_start` of an earlier call, or a trajectory z; None: the
                 guess of the problem.
             shift: Whether the warm start is moved by one node first.
+            donate: Whether the solver may overwrite the warm start, which saves memory and a copy.
+                Its arrays cannot be used again then.  Without effect on arrays of a program that
+                is being traced.
         """
         if torch_bridge.has_tensors((x0, params, warm_start)):
             args = torch_bridge.to_jax((x0, params, warm_start))
             return torch_bridge.to_torch(self.solve(*args, shift=shift))
         vector = self._moved(self._pack(x0, params))
         start = self._start(vector, warm_start)
-        return self._solve(vector, self._shift(start) if shift else start)
+        if shift:
+            moved = self._shift(start)
+            if donate:
+                release(start, moved)
+            start = moved
+        return self._solve(vector, start, donate=donate or shift or warm_start is None)
 
     def step(
         self,
@@ -240,6 +232,7 @@ class MPCSolver:
         state: QPState | None = None,
         *,
         x0: ArrayLike | None = None,
+        donate: bool = False,
     ) -> tuple[Solution, QPState]:
         """One SQP iteration from z: the real-time iteration.
 
@@ -248,6 +241,7 @@ class MPCSolver:
             params: By name (x0 may be one of the names) or as an array, as in `solve`.
             state: What the last call returned; None for the first one.
             x0: Initial states, unless `params` has them.
+            donate: Whether the solver may overwrite z and the state, as in `solve`.
 
         Returns:
             The result, and the state for the next call.
@@ -256,15 +250,16 @@ class MPCSolver:
             z, params, state, x0 = torch_bridge.to_jax((z, params, state, x0))
             return torch_bridge.to_torch(self.step(z, params, state, x0=x0))
         vector = self._moved(self._pack(x0, params))
-        start = self._start(vector, z)
+        given: Any = check_array(z, "z", self.problem.n_vars, self.dtype)
         if state is not None:
             if not isinstance(state, QPState):
                 raise ProblemError(
                     f"state must be QPState, the second result of `step` or `warm_start.qp`; got "
                     f"{type(state).__name__}."
                 )
-            start = self._start(vector, MPCWarmStart(start.z, state))
-        result = self._step(vector, start)
+            given = MPCWarmStart(given, state)
+        start = self._start(vector, given)
+        result = self._step(vector, start, donate=donate)
         return result, result.warm_start.qp
 
     def _start(self, vector: jax.Array, given: Any) -> MPCWarmStart:
@@ -293,13 +288,8 @@ class MPCSolver:
             return array
         return jax.device_put(array, self._device)
 
-    def _on_flat(self, run: Callable[..., Any], vector: jax.Array, start: MPCWarmStart) -> Solution:
-        """Folds leading axes into the batch and reads out the result."""
-        leading = vector.shape[:-1]
-        batch = math.prod(leading)
-        flat = jax.tree.map(lambda a: a.reshape(batch, a.shape[-1]), (vector, start))
-        end, history = run(*flat)
-        end, history = jax.tree.map(lambda a: a.reshape(*leading, a.shape[-1]), (end, history))
+    def _read(self, end: Iterate, history: History | None) -> Solution:
+        """The solution from rows of instances."""
 
         def scalar(name: str) -> jax.Array:
             return getattr(end, name)[..., 0]

@@ -19,7 +19,7 @@ from warpmpc.symbolic.pattern import IntArray, SparsePattern
 
 def safe_stagewise(kkt: KKTPattern, stages: IntArray, weak: IntArray) -> IntArray:
     """Stages in ascending order; inside a stage weak variables wait for all rows that hold them."""
-    rows, holds = _holding_rows(kkt)
+    rows, holds = holding_rows(kkt)
     after: dict[int, set[int]] = {}
     for i, j in zip(*holds.nonzero(), strict=True):
         after.setdefault(int(j), set()).add(int(rows[i]))
@@ -33,7 +33,7 @@ def safe_amd(kkt: KKTPattern, weak: IntArray) -> IntArray:
     Pairs of a largest matching are one node for AMD, and are eliminated row first.
     """
     K = kkt.K_pattern
-    rows, holds = _holding_rows(kkt)
+    rows, holds = holding_rows(kkt)
     group = np.arange(K.n_cols)
     if weak.size and rows.size:
         partner = maximum_bipartite_matching(sp.csr_matrix(holds[:, weak]), perm_type="row")
@@ -49,7 +49,7 @@ def safe_amd(kkt: KKTPattern, weak: IntArray) -> IntArray:
     return np.lexsort((is_variable, position[node])).astype(np.int32)
 
 
-def _holding_rows(kkt: KKTPattern) -> tuple[IntArray, sp.csc_matrix]:
+def holding_rows(kkt: KKTPattern) -> tuple[IntArray, sp.csc_matrix]:
     """Rows (nodes of K) with more than one entry, and which variables each of them holds."""
     K, n = kkt.K_pattern, kkt.n_vars
     entry = (K.row_idx < n) & (K.col_idx >= n)

@@ -2,7 +2,8 @@
 
 Reads: the KKT pattern and stage labels.  Produces: `StageProgram`, from which code for one
 stage is generated and looped over a run.  Stages are eliminated in ascending or in descending order
-of their labels, whichever fills less.
+of their labels, whichever fills less (one chain), or from both ends to the middle (two chains, see
+`symbolic.stage_sides`).
 
 Program order: nodes in elimination order; entries of L column by column, first those inside the
 stage, then those that reach the next stage; values of K column by column, the diagonal first.
@@ -10,18 +11,19 @@ stage, then those that reach the next stage; values of K column by column, the d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import groupby, pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from warpmpc._errors import PatternError
 from warpmpc.symbolic.elimination import Elimination, eliminate
 from warpmpc.symbolic.kkt import KKTPattern
-from warpmpc.symbolic.pattern import IntArray
+from warpmpc.symbolic.pattern import IntArray, SparsePattern
 from warpmpc.symbolic.program import Program
 from warpmpc.symbolic.safe_ordering import safe_stagewise
 from warpmpc.symbolic.stage_blocks import find_stage_blocks
+from warpmpc.symbolic.stage_sides import two_sided_orders
 
 Pair = tuple[int, int]
 
@@ -37,12 +39,14 @@ class StageTemplate:
         columns: Targets of each node's entries of L: a later node of the stage, or ``~slot`` for a
             node of the next stage.
         in_K: Whether each of these entries is an entry of K (else fill).
+        joins: Like `slots`, for the other chain where it ends in this stage; else empty.
     """
 
     is_row: tuple[bool, ...]
     slots: tuple[int, ...]
     columns: tuple[tuple[int, ...], ...]
     in_K: tuple[tuple[bool, ...], ...]
+    joins: tuple[int, ...] = ()
 
     @property
     def n_nodes(self) -> int:
@@ -67,7 +71,8 @@ class StageTemplate:
     def is_leaf(self, node: int) -> bool:
         """Whether a row is eliminated before anything has changed it: its pivot is -1/rho."""
         untouched = not any(node in column for column in self.columns)
-        return self.is_row[node] and untouched and self.slots[node] < 0
+        entered = self.slots[node] >= 0 or (bool(self.joins) and self.joins[node] >= 0)
+        return self.is_row[node] and untouched and not entered
 
     def leaving(self) -> set[int]:
         """Slots of the nodes of the next stage that this stage changes."""
@@ -93,17 +98,37 @@ class StageRun:
     K: int
 
 
+Chain = tuple[StageRun, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class StageProgram(Program):
     """The whole elimination in program order.
 
     Attributes:
-        runs: Templates in order.
+        chains: Runs of stages that change one another in order.  One chain, or two of which the
+            second ends with a run of one stage that the last stage of the first changes as well;
+            else they do not touch and may be walked at the same time.
         L_order: Position in `elimination` of each entry of L.
     """
 
-    runs: tuple[StageRun, ...]
+    chains: tuple[Chain, ...]
     L_order: IntArray
+
+    @property
+    def runs(self) -> Chain:
+        """Runs of all chains in program order."""
+        return tuple(run for chain in self.chains for run in chain)
+
+    @property
+    def sides(self) -> int:
+        """How many chains there are."""
+        return len(self.chains)
+
+    @property
+    def split(self) -> int:
+        """First node of the last chain."""
+        return self.chains[-1][0].node
 
     @property
     def carried(self) -> tuple[int, ...]:
@@ -130,18 +155,62 @@ def build_stage_program(kkt: KKTPattern, stages: IntArray, weak: IntArray) -> St
             the next one only.
         weak: Variables without a weight of their own; see `safe_ordering`.
     """
-    candidates = []
-    for labels in (stages, -stages):
-        elimination = eliminate(kkt.K_pattern, safe_stagewise(kkt, labels, weak))
-        candidates.append((elimination.nnz_L, elimination, labels))
-    _, elimination, labels = min(candidates, key=lambda candidate: candidate[0])
-    return _program(elimination, labels, kkt.n_vars)
+    positions = np.unique(stages, return_inverse=True)[1]
+    backward = positions.max(initial=0) - positions
+    return _best(kkt, [(positions, 0), (backward, 0)], weak)
 
 
-def _program(elimination: Elimination, stages: IntArray, n_vars: int) -> StageProgram:
-    first = find_stage_blocks(elimination, stages).first
-    slots = _slots(elimination, first)
-    L_order, columns = _columns(elimination, first, slots)
+def build_two_sided_program(kkt: KKTPattern, stages: IntArray, weak: IntArray) -> StageProgram:
+    """Orders by stages from both ends to the middle: two chains.
+
+    Args:
+        kkt: Pattern of K.
+        stages: As in `build_stage_program`.
+        weak: Likewise.
+    """
+    return _best(kkt, two_sided_orders(kkt, stages), weak)
+
+
+def _best(kkt: KKTPattern, orders: list[tuple[IntArray, int]], weak: IntArray) -> StageProgram:
+    """The program with least fill of those that couple neighbours only.
+
+    An order is the position of each node's stage, and how many stages the first of two chains has.
+    """
+    found = []
+    for positions, split in orders:
+        if _couples_neighbours(kkt.K_pattern, positions, _following(positions, split)):
+            elimination = eliminate(kkt.K_pattern, safe_stagewise(kkt, positions, weak))
+            found.append((elimination.nnz_L, elimination, positions, split))
+    if not found:
+        raise PatternError(
+            "The stages couple beyond their neighbours: some row or cost term joins stages more "
+            'than one apart.  Check `stages`, or use engine="sparse", which takes any pattern.'
+        )
+    _, elimination, positions, split = min(found, key=lambda candidate: candidate[0])
+    return _program(elimination, positions, kkt.n_vars, split)
+
+
+def _following(positions: IntArray, split: int) -> IntArray:
+    """Which stage each stage changes: the next one; both chains change the last."""
+    last = int(positions.max(initial=0))
+    following = np.arange(1, last + 2)
+    if split:
+        following[split - 1] = last
+    return following
+
+
+def _couples_neighbours(K: SparsePattern, positions: IntArray, following: IntArray) -> bool:
+    first, second = positions[K.row_idx], positions[K.col_idx]
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    return bool(np.all((low == high) | (following[low] == high)))
+
+
+def _program(
+    elimination: Elimination, positions: IntArray, n_vars: int, split: int
+) -> StageProgram:
+    first = find_stage_blocks(elimination, positions).first
+    slots = _slots(elimination, first, split)
+    L_order, columns = _columns(elimination, first, split, slots)
     counts = elimination.L_pattern.col_counts
     fill = elimination.K_to_L[L_order] < 0
     ptr = np.append(0, np.cumsum(counts))
@@ -150,26 +219,26 @@ def _program(elimination: Elimination, stages: IntArray, n_vars: int) -> StagePr
         for j, (a, b) in enumerate(pairwise(ptr.tolist()))
     ]
     K_ptr = np.append(0, np.cumsum([values.size for values in K_order]))
-    templates = []
-    for begin, end in pairwise(first.tolist()):
-        span = range(begin, end)
-        templates.append(
-            StageTemplate(
-                is_row=tuple(bool(elimination.perm[j] >= n_vars) for j in span),
-                slots=tuple(slots[begin:end].tolist()),
-                columns=tuple(tuple(columns[ptr[j] : ptr[j + 1]].tolist()) for j in span),
-                in_K=tuple(tuple((~fill[ptr[j] : ptr[j + 1]]).tolist()) for j in span),
-            )
+    n_stages = first.size - 1
+    runs: list[StageRun] = []
+    for k, (begin, end) in enumerate(pairwise(first.tolist())):
+        joined, span = bool(split) and k == n_stages - 1, range(begin, end)
+        template = StageTemplate(
+            is_row=tuple(bool(elimination.perm[j] >= n_vars) for j in span),
+            slots=tuple(slots[int(0 < split <= k), begin:end].tolist()),
+            columns=tuple(tuple(columns[ptr[j] : ptr[j + 1]].tolist()) for j in span),
+            in_K=tuple(tuple((~fill[ptr[j] : ptr[j + 1]]).tolist()) for j in span),
+            joins=tuple(slots[0, begin:end].tolist()) if joined else (),
         )
-    runs, k = [], 0
-    for template, group in groupby(templates):
-        count, node = len(list(group)), int(first[k])
-        runs.append(StageRun(template, count, node, int(ptr[node]), int(K_ptr[node])))
-        k += count
+        if runs and runs[-1].template == template and k != split and not joined:
+            runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
+        else:
+            runs.append(StageRun(template, 1, begin, int(ptr[begin]), int(K_ptr[begin])))
+    at = sum(run.node < first[split] for run in runs)
     return StageProgram(
         elimination=elimination,
         K_order=np.concatenate(K_order).astype(np.int32),
-        runs=tuple(runs),
+        chains=(tuple(runs[:at]), tuple(runs[at:])) if split else (tuple(runs),),
         L_order=L_order,
     )
 
@@ -178,27 +247,30 @@ def _stage_of_node(elimination: Elimination, first: IntArray) -> IntArray:
     return np.searchsorted(first, np.arange(elimination.n), side="right") - 1
 
 
-def _slots(elimination: Elimination, first: IntArray) -> IntArray:
-    """Position of each node in the frontier of its stage, counted in the order of K; or -1."""
+def _slots(elimination: Elimination, first: IntArray, split: int) -> IntArray:
+    """For each chain, the position of each node among those of its stage that the chain enters.
+
+    Counted in the order of K, -1 for all others; ``[2, nodes]``.
+    """
     L, stage = elimination.L_pattern, _stage_of_node(elimination, first)
-    entered = np.unique(L.row_idx[stage[L.row_idx] > stage[L.col_idx]])
-    entered = entered[np.lexsort((elimination.perm[entered], stage[entered]))]
-    slots = np.full(elimination.n, -1)
-    slots[entered] = np.arange(entered.size) - np.searchsorted(stage[entered], stage[entered])
+    crosses = stage[L.row_idx] > stage[L.col_idx]
+    slots = np.full((2, elimination.n), -1)
+    for chain in range(2):
+        of_chain = (stage[L.col_idx] >= split) == bool(chain) if split else chain == 0
+        entered = np.unique(L.row_idx[crosses & of_chain])
+        entered = entered[np.lexsort((elimination.perm[entered], stage[entered]))]
+        begins = np.searchsorted(stage[entered], stage[entered])
+        slots[chain, entered] = np.arange(entered.size) - begins
     return slots
 
 
 def _columns(
-    elimination: Elimination, first: IntArray, slots: IntArray
+    elimination: Elimination, first: IntArray, split: int, slots: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Entries of L in program order and their targets, relative to the stage of their column."""
     L, stage = elimination.L_pattern, _stage_of_node(elimination, first)
-    ahead = stage[L.row_idx] - stage[L.col_idx]
-    if np.any(ahead > 1):
-        raise PatternError(
-            "The stages couple beyond their neighbours: some row or cost term joins stages more "
-            'than one apart.  Check `stages`, or use engine="sparse", which takes any pattern.'
-        )
-    name = np.where(ahead == 0, L.row_idx - first[stage[L.col_idx]], slots[L.row_idx])
-    L_order = np.lexsort((name, ahead, L.col_idx)).astype(np.int32)
-    return L_order, np.where(ahead == 0, name, ~name)[L_order]
+    inside = stage[L.row_idx] == stage[L.col_idx]
+    chain = (stage[L.col_idx] >= split).astype(int) if split else 0
+    name = np.where(inside, L.row_idx - first[stage[L.col_idx]], slots[chain, L.row_idx])
+    L_order = np.lexsort((name, ~inside, L.col_idx)).astype(np.int32)
+    return L_order, np.where(inside, name, ~name)[L_order]

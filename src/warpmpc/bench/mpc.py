@@ -1,0 +1,145 @@
+"""The MPC benchmark: SQP iterations per second in closed loop, and whether they were right.
+
+Reads: `MPCBenchSettings`.  Produces: one row per step of the plan, in order; a step that cannot run
+is a row that says so.  The command line prints, stores and plots the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from warpmpc import systems
+from warpmpc._errors import SettingsError
+from warpmpc.bench.mpc_measure import MPCCase, measure_variant
+from warpmpc.bench.mpc_variants import DEFAULT, VARIANTS, build_solver
+from warpmpc.bench.record import Row
+from warpmpc.bench.runner import Runner
+from warpmpc.bench.sweep import Step, Sweep, steps_of
+from warpmpc.bench.timing import Measured
+
+_COPIES = 4  # of the state of all instances that may live at once
+
+
+@dataclass(frozen=True)
+class MPCBenchSettings(Sweep):
+    """What to measure; variants are ways to run the solver, `DEFAULT` alone unless given.
+
+    Attributes:
+        system: A key of `systems.SYSTEMS`.
+        steps: Of the measured closed loop; None: those of the system.
+        horizon: None: that of the benchmark.
+        sample: Instances that are checked against float64.
+        cold: Whether kernels are built as on a new machine, without any cache.
+        profile: Whether to measure phases.
+    """
+
+    choices: ClassVar[tuple[str, ...]] = tuple(VARIANTS)
+    default_batches: ClassVar[dict[str, tuple[int, ...]]] = {
+        "gpu": (1000, 10_000, 100_000),
+        "cpu": (32, 256),
+    }
+
+    baselines: bool = False
+    system: str = "cartpole"
+    steps: int | None = None
+    horizon: int | None = None
+    sample: int = 256
+    cold: bool = False
+    profile: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be measured."""
+        super().__post_init__()
+        if self.system not in systems.SYSTEMS:
+            raise SettingsError(
+                f"Unknown system {self.system!r}; choose from {list(systems.SYSTEMS)}."
+            )
+        for name in ("steps", "horizon", "sample"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingsError(f"{name} must be at least 1, got {value}.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the variants to measure."""
+        return (DEFAULT,) if self.variants is None else self.variants
+
+
+def plan(settings: MPCBenchSettings) -> list[Step]:
+    """All rows of a run."""
+    return steps_of(settings, dict.fromkeys(settings.names, settings.sizes), {})
+
+
+def run(settings: MPCBenchSettings) -> Iterator[Row]:
+    """Measures step by step; yields one row per step of `plan`."""
+    runner = MPCRunner(settings)
+    for step in plan(settings):
+        yield runner.row(step)
+
+
+class MPCRunner(Runner):
+    """Closed loops of one system."""
+
+    benchmark = "mpc"
+    timings = ("sqp",)
+    references: ClassVar[dict[str, str]] = {}
+    details = ("compile", "counted", "phases")
+
+    def __init__(self, settings: MPCBenchSettings):
+        """Keeps what all rows share."""
+        super().__init__(settings.repeats, {})
+        self._settings = settings
+
+    def system(self, step: Step) -> Row:
+        """Dimensions of the problem and of its QPs; entries of L in the order of `DEFAULT`."""
+        settings = self._settings
+        built = build_solver(DEFAULT, settings.system, settings.horizon, step.dtype)
+        problem, qp = built.system.problem, built.solver.qp
+        return {
+            "name": settings.system,
+            "horizon": problem.horizon,
+            "n_x": built.system.n_x,
+            "n_u": built.system.n_u,
+            "n": problem.n_vars,
+            "m": problem.n_cons,
+            "nnz_P": qp.P_pattern.nnz,
+            "nnz_A": qp.A_pattern.nnz,
+            "nnz_L": None if qp.program is None else qp.program.n_L,
+            "full_steps": built.system.steps,
+        }
+
+    def label(self, step: Step) -> str:
+        """From the table of variants."""
+        return VARIANTS[step.solver].label
+
+    def draw(self, step: Step, *, on_host: bool) -> MPCCase:
+        """Initial states of the benchmark."""
+        settings = self._settings
+        return MPCCase(
+            settings.system,
+            settings.horizon,
+            step.batch,
+            step.dtype,
+            steps=settings.steps,
+            sample=settings.sample,
+        )
+
+    def measure(self, step: Step, case: MPCCase) -> Measured:
+        """Compile, run, judge, time, profile."""
+        settings = self._settings
+        return measure_variant(
+            step.solver, case, self._repeats, cold=settings.cold, profile=settings.profile
+        )
+
+    def bytes_wanted(self, step: Step) -> int:
+        """Trajectories, and the state of all instances; solves work in parts that fit."""
+        settings = self._settings
+        built = build_solver(DEFAULT, settings.system, settings.horizon, step.dtype)
+        problem, steps = built.system.problem, settings.steps or built.system.steps
+        state = 2 * (problem.n_vars + problem.n_cons) + problem.n_params
+        seen = steps * (built.system.n_x + built.system.n_u + 10)
+        return step.batch * np.dtype(step.dtype).itemsize * (_COPIES * state + seen)

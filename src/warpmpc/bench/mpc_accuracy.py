@@ -1,0 +1,253 @@
+"""Whether a closed loop was right: figures of the whole batch, and float64 beside it.
+
+Two questions are asked of every row.  Is a single solve right?  The same iterations in float64,
+from where the measured loop was, give nearly the same control.  Is the closed loop as good?  A
+sample of full length succeeds, and keeps its constraints, as often as in float64.  Single solves
+are repeated on the sparse engine: another ordering and other kernels than the streaming one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpmpc import systems
+from warpmpc.bench.checking import spread
+from warpmpc.bench.mpc_loop import RESIDUALS, start_of
+from warpmpc.bench.mpc_variants import build_solver
+from warpmpc.sim.rollout import rollout
+from warpmpc.sim.types import Rollout
+from warpmpc.sqp.solver import MPCSolver
+from warpmpc.systems.base import System
+
+# Median deviation of the applied control, relative to the range of this input.
+CONTROL_LIMITS = {"float32": 1e-3, "float64": 1e-6}
+# By how much fewer runs may succeed, or keep their constraints, than in float64: a few instances of
+# a nonlinear loop may end on either side of a threshold.
+RATE_MARGIN = 0.02
+# Mean violation measure of the plans, relative and absolute.
+THETA_FACTOR, THETA_SLACK = 1.1, 1e-4
+CHECKED_STEPS = 3  # of the measured loop, first and last among them
+_PART = 8192  # instances whose trajectories are on the host in float64 at once
+
+
+@dataclass(frozen=True)
+class MPCAccuracy:
+    """How good the closed loop of a row was.
+
+    Attributes:
+        correct: Whether the row may be shown.
+        failed: Which checks failed, by the names of `limits`.
+        limits: Of all checks.
+        loop: Figures of the whole measured loop; see `figures`.
+        control: Deviation of applied controls from float64; see `deviation`.
+        sample: Full-length loops of a sample: "size", "steps", "here" (this solver) and "float64",
+            figures each.
+    """
+
+    correct: bool
+    failed: list[str]
+    limits: dict[str, float | None]
+    loop: dict[str, Any]
+    control: dict[str, Any]
+    sample: dict[str, Any]
+
+
+def figures(system: System, loop: Rollout) -> dict[str, Any]:
+    """Figures of a closed loop.
+
+    Returns:
+        "steps", "finite"; mean and largest "theta" (of the line search, over all steps and
+        instances), "plan_violation" (of any row of a plan), "primal_residual" and "dual_residual"
+        (of the last QP of each step), "state_violation", "input_excess" and "final_error" (of the
+        simulated system, per instance); "step_length" and "accepted" (means); "satisfied" (share of
+        instances that keep the state constraints), and "success" (share; None where the loop is
+        too short to tell).
+    """
+    steps = loop.u.shape[1]
+    metrics = _metrics(system, loop)
+    pairs = {"theta": loop.theta, "plan_violation": loop.violation}
+    pairs |= {name: loop.recorded[name] for name in RESIDUALS}
+    pairs |= {name: metrics[name] for name in ("input_excess", "final_error")}
+    pairs["state_violation"] = metrics["violation"]
+    finite = np.isfinite(metrics["final_error"]) & np.isfinite(metrics["input_excess"])
+    return {
+        "steps": steps,
+        "finite": bool(finite.all()),
+        **{name: mean_max(values) for name, values in pairs.items()},
+        "step_length": mean_max(loop.step_length)[0],
+        "accepted": mean_max(loop.accepted)[0],
+        "satisfied": mean_max(metrics["satisfied"])[0],
+        "success": mean_max(metrics["success"])[0] if steps >= system.steps else None,
+    }
+
+
+def _metrics(system: System, loop: Rollout) -> dict[str, np.ndarray]:
+    """Metrics of the system, some instances at a time: they are computed on the host in float64."""
+    parts = [
+        system.metrics(np.asarray(loop.x[a : a + _PART]), np.asarray(loop.u[a : a + _PART]))
+        for a in range(0, loop.x.shape[0], _PART)
+    ]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def mean_max(values: Any) -> list[float | None]:
+    """Mean and largest value; None where they are not finite, since JSON has no NaN."""
+    array = np.asarray(values, dtype=np.float64)
+    return [number(array.mean()), number(array.max())]
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None."""
+    return float(value) if np.isfinite(value) else None
+
+
+class Reference:
+    """The same system and settings in float64.
+
+    Attributes:
+        system: One of its own: JAX does not like one object in both of its modes.
+        solver: Of closed loops.
+    """
+
+    def __init__(self, system_name: str, horizon: int | None):
+        """Builds both solvers; single solves use the sparse engine."""
+        options = {} if horizon is None else {"horizon": horizon}
+        with jax.enable_x64(True):
+            self.system = systems.make(system_name, **options)
+            problem, settings = self.system.problem, self.system.settings
+            self.solver = MPCSolver(problem, settings, dtype="float64")
+            self._other = MPCSolver(problem, settings, dtype="float64", engine="sparse")
+
+    def controls(self, loop: Rollout, steps: np.ndarray, size: int) -> np.ndarray:
+        """First inputs from the recorded starts, ``[instances, steps, n_u]``.
+
+        Args:
+            loop: With recorded starts.
+            steps: Which steps to repeat.
+            size: Instances of the solve, one compiled program for smaller samples, too.
+        """
+        starts = start_of(loop.recorded, steps)
+        count = starts[0].shape[0]
+        flat = jax.tree.map(lambda a: a.reshape(-1, a.shape[-1]), starts)
+        padded = jax.tree.map(lambda a: np.resize(a, (max(size, len(a)), a.shape[-1])), flat)
+        with jax.enable_x64(True):
+            x, warm_start = jax.tree.map(jnp.asarray, padded)
+            u = np.asarray(self._other.solve(x, None, warm_start).u)
+        return u[: count * len(steps), 0].reshape(count, len(steps), -1)
+
+
+@cache
+def reference(system_name: str, horizon: int | None) -> Reference:
+    """The reference of a system, built once."""
+    return Reference(system_name, horizon)
+
+
+def sample_loop(system: System, solver: MPCSolver, size: int) -> dict[str, Any]:
+    """Figures of `size` closed loops of full length."""
+    x0 = jnp.asarray(system.sample(size), dtype=solver.dtype)
+    loop = rollout(solver, system.simulate, x0, system.steps, shift=False, record=RESIDUALS)
+    return figures(system, loop)
+
+
+@cache
+def _sample_here(name: str, system_name: str, horizon: int | None, dtype: str, size: int) -> Any:
+    """The same with a variant; once for all batch sizes."""
+    built = build_solver(name, system_name, horizon, dtype)
+    return sample_loop(built.system, built.solver, size)
+
+
+@cache
+def _sample_exact(system_name: str, horizon: int | None, size: int) -> Any:
+    """The same in float64."""
+    oracle = reference(system_name, horizon)
+    with jax.enable_x64(True):
+        return sample_loop(oracle.system, oracle.solver, size)
+
+
+def deviation(loop: Rollout, wanted: np.ndarray, steps: np.ndarray, where: np.ndarray) -> Any:
+    """How far applied controls are from those of float64.
+
+    Args:
+        loop: The measured loop.
+        wanted: Controls of float64, ``[instances, steps, n_u]``.
+        steps: Which steps they belong to.
+        where: Instances of the loop.
+
+    Returns:
+        "instances", "steps", "range" (of each input over the sample and the whole loop, or its
+        largest size if that is more), and median, 95 % quantile and maximum over instances, steps
+        and inputs: "absolute", and "relative" to the range.
+    """
+    u = np.asarray(loop.u[where], dtype=np.float64)
+    # An input that sits at its limit has no range to speak of.
+    span = np.maximum(np.ptp(u, axis=(0, 1)), np.abs(u).max(axis=(0, 1)))
+    span = np.where(span == 0, 1.0, span)
+    difference = np.abs(u[:, steps] - wanted)
+    return {
+        "instances": len(where),
+        "steps": steps.tolist(),
+        "range": [number(value) for value in span],
+        "absolute": _quantiles(difference),
+        "relative": _quantiles(difference / span),
+    }
+
+
+def _quantiles(values: np.ndarray) -> dict[str, float | None]:
+    if not np.isfinite(values).all():
+        return {"median": None, "p95": None, "max": None}
+    median, p95 = np.quantile(values, [0.5, 0.95])
+    return {"median": float(median), "p95": float(p95), "max": float(values.max())}
+
+
+def judge(
+    loop: Rollout, where: np.ndarray, key: tuple[str, str, int | None, str], size: int
+) -> MPCAccuracy:
+    """All figures of a measured loop, and whether it may be shown.
+
+    Args:
+        loop: The whole batch.
+        where: Instances whose starts were recorded.
+        key: Variant, system, horizon and dtype.
+        size: Of the sample of full-length loops.
+    """
+    name, system_name, horizon, dtype = key
+    oracle = reference(system_name, horizon)
+    steps = spread(loop.u.shape[1], CHECKED_STEPS)
+    found = figures(oracle.system, loop)
+    control = deviation(loop, oracle.controls(loop, steps, CHECKED_STEPS * size), steps, where)
+    here = _sample_here(name, system_name, horizon, dtype, size)
+    exact = _sample_exact(system_name, horizon, size)
+    limits = {"control": CONTROL_LIMITS[dtype], **_sample_limits(exact)}
+    checks = {
+        "control": at_most(control["relative"]["median"], limits["control"]),
+        "finite": found["finite"] and here["finite"],
+        "theta": at_most(here["theta"][0], limits["theta"]),
+        "satisfied": here["satisfied"] >= limits["satisfied"],
+        "success": here["success"] >= limits["success"],
+    }
+    if found["success"] is not None:
+        checks["success"] &= found["success"] >= limits["success"]
+    failed = [check for check, fine in checks.items() if not fine]
+    sample = {"size": size, "steps": here["steps"], "here": here, "float64": exact}
+    return MPCAccuracy(not failed, failed, limits, found, control, sample)
+
+
+def _sample_limits(exact: dict[str, Any]) -> dict[str, float | None]:
+    """What a full-length loop has to reach, from the figures of float64."""
+    theta = exact["theta"][0]
+    return {
+        "theta": None if theta is None else THETA_FACTOR * theta + THETA_SLACK,
+        "satisfied": exact["satisfied"] - RATE_MARGIN,
+        "success": exact["success"] - RATE_MARGIN,
+    }
+
+
+def at_most(value: float | None, limit: float | None) -> bool:
+    """Whether a number is known and within its limit, if there is one."""
+    return limit is None or (value is not None and value <= limit)

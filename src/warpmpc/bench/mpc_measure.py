@@ -1,0 +1,140 @@
+"""One row of the MPC benchmark: compile the closed loop, run and judge it, time it, profile it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from warpmpc.bench.checking import spread
+from warpmpc.bench.mpc_accuracy import judge
+from warpmpc.bench.mpc_bytes import counted_bytes
+from warpmpc.bench.mpc_loop import closed_loop, continued
+from warpmpc.bench.mpc_phases import measure_phases
+from warpmpc.bench.mpc_variants import DEFAULT, Built, build_solver, settings_of
+from warpmpc.bench.record import Row
+from warpmpc.bench.timing import Measured, Program, build, measure
+from warpmpc.kernels.loading import empty_caches
+from warpmpc.sim.types import Rollout
+
+PROFILED_STEPS = 3  # all steps of a loop with fixed iterations do the same work
+
+
+class MPCCase:
+    """A batch of initial states.
+
+    Attributes:
+        x0: Initial states ``[batch, n_x]`` on the device.
+        steps: Of the measured loop.
+        where: Instances that are compared with float64.
+        generator: How to draw them again.
+    """
+
+    def __init__(
+        self,
+        system_name: str,
+        horizon: int | None,
+        batch: int,
+        dtype: str,
+        *,
+        steps: int | None,
+        sample: int,
+    ):
+        """Draws with the seed of the benchmark.
+
+        Args:
+            system_name: A key of `systems.SYSTEMS`.
+            horizon: None: that of the benchmark.
+            batch: Number of instances.
+            dtype: "float32" or "float64".
+            steps: None: those of the system.
+            sample: Most instances to compare with float64.
+        """
+        self.system_name, self.horizon, self.batch, self.dtype = system_name, horizon, batch, dtype
+        system = build_solver(DEFAULT, system_name, horizon, dtype).system
+        self.x0 = jnp.asarray(system.sample(batch), dtype=dtype)
+        self.steps, self.sample = steps or system.steps, sample
+        self.where = spread(batch, sample)
+        self.generator = f"warpmpc.systems.make({system_name!r}).sample({batch})"
+
+
+_compiled: set[tuple[str, str, int | None, str]] = set()  # of which kernels are in this process
+
+
+def measure_variant(
+    name: str, case: MPCCase, repeats: int, *, cold: bool = False, profile: bool = True
+) -> Measured:
+    """Measures one closed loop.
+
+    Args:
+        name: Of the variant.
+        case: Initial states.
+        repeats: Timings per median.
+        cold: Whether kernels are built without any cache.
+        profile: Whether to measure phases.
+    """
+    key = (name, case.system_name, case.horizon, case.dtype)
+    built = build_solver(*key)
+    with empty_caches() if cold else nullcontext():
+        program, loop = build(partial(closed_loop, built, case.steps, case.where), case.x0)
+    first, cold = key not in _compiled, cold and key not in _compiled
+    _compiled.add(key)
+    details = {
+        "compile": _compile_times(built, program, first=first, cold=cold),
+        "counted": counted_bytes(build_solver(DEFAULT, *key[1:]).solver),
+        "phases": _phases(built, program, case, loop) if profile else None,
+    }
+    accuracy = judge(loop, case.where, key, case.sample)
+    del loop  # its memory is free while the loop is timed
+    time = measure(program.call, case.x0, repeats=repeats, first_call_s=program.first_call_s)
+    return Measured(
+        times={"sqp": time},
+        settings={"variant": name, **settings_of(name, built), "steps": case.steps, "shift": False},
+        accuracy=accuracy,
+        bytes_counted={"sqp": details["counted"]["total"]},
+        memory=_memory(program, built, case),
+        units=case.steps * built.solver.settings.max_iter,
+        details=details,
+    )
+
+
+def _compile_times(built: Built, program: Program, *, first: bool, cold: bool) -> Row:
+    """Seconds until the first result, by part.
+
+    Later rows of a process find the kernels of earlier ones: "first" says whether this is the first
+    one of its variant, "cold" whether nothing came from a cache on disk.
+    """
+    run = program.first_call_s - program.compile_s
+    solver_s = built.seconds if first else 0.0
+    return {
+        "solver_s": solver_s,
+        "program_s": program.compile_s,
+        "first_run_s": run,
+        "total_s": solver_s + program.compile_s,
+        "first": first,
+        "cold": cold,
+    }
+
+
+def _phases(built: Built, whole: Program, case: MPCCase, loop: Rollout) -> Row:
+    """Phases of the whole loop if it is short, otherwise of a few steps that follow it."""
+    iterations = built.solver.settings.max_iter
+    if case.steps <= PROFILED_STEPS:
+        return measure_phases(whole, (case.x0,), case.steps * iterations)
+    state: tuple[Any, ...] = (loop.x[:, -1], loop.warm_start)
+    program, _ = build(partial(continued, built, PROFILED_STEPS), *state)
+    return measure_phases(program, state, PROFILED_STEPS * iterations)
+
+
+def _memory(program: Program, built: Built, case: MPCCase) -> dict[str, int] | None:
+    """By XLA's account; the data themselves are parameters, trajectories, QP states and factors."""
+    if program.memory_bytes is None:
+        return None
+    problem, qp = built.system.problem, built.solver.qp
+    values = 2 * (problem.n_vars + problem.n_cons) + problem.n_x0
+    values += 0 if qp.program is None else qp.program.n_L + qp.program.n_nodes
+    storage = case.batch * values * np.dtype(case.dtype).itemsize
+    return {"peak_bytes": program.memory_bytes, "storage_bytes": storage}

@@ -1,0 +1,87 @@
+"""The rows of the MPC benchmark as text: a table line by line, and a summary.
+
+Reads: rows of `bench.mpc`.  Produces: strings; the command line prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warpmpc.bench.record import Row
+from warpmpc.bench.report import left_out, percent, rate, roof_text, times, usable
+
+# SQP iterations/s of the published implementation on one H200, float32, by batch size; the linear
+# MPC with one factor that all instances share.
+PUBLISHED: dict[str, dict[int, float]] = {
+    "cartpole": {1000: 7.8e3, 10_000: 51e3, 100_000: 237e3},
+    "quadrotor": {1000: 5.8e3, 10_000: 43e3, 100_000: 177e3},
+    "linear": {10_000: 88e3, 100_000: 268e3},
+}
+HEADER = (
+    f"{'variant':<15}{'dtype':<9}{'batch':>7}  {'SQP it/s':>9}{'of roof':>8}{'not ADMM':>9}"
+    f"{'theta':>9}{'max':>9}{'success':>9}{'control':>9}{'p95':>9}{'compile':>9}{'memory':>9}"
+)
+
+
+def line(row: Row) -> str:
+    """One row of the table."""
+    start = f"{row['solver']:<15}{row['dtype']:<9}{row['batch']:>7}"
+    if row["skipped"]:
+        return f"{start}  skipped: {row['skipped']}"
+    timing, found, memory = row["sqp"], row["accuracy"], row["memory"]
+    phases = row["phases"] or {"other_share": None}
+    theta, control = found["loop"]["theta"], found["control"]["relative"]
+    used = "-" if memory is None else f"{rate(memory['peak_bytes']).strip()}B"
+    return (
+        f"{start}  {rate(timing['per_s']):>9}{percent(timing['floor_fraction']):>8}"
+        f"{percent(phases['other_share']):>9}{_small(theta[0]):>9}{_small(theta[1]):>9}"
+        f"{percent(success_of(row)):>9}{_small(control['median']):>9}{_small(control['p95']):>9}"
+        f"{row['compile']['total_s']:>7.1f} s{used:>9}"
+        f"{'' if row['correct'] else '  WRONG: ' + ', '.join(found['failed'])}"
+    )
+
+
+def success_of(row: Row) -> float | None:
+    """Success of the whole batch, or of the sample where the loop was too short to tell."""
+    found = row["accuracy"]
+    whole = found["loop"]["success"]
+    return found["sample"]["here"]["success"] if whole is None else whole
+
+
+def _small(value: float | None) -> str:
+    return "NaN" if value is None else f"{value:.1e}"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """What a run showed, in a few lines."""
+    lines: list[str] = []
+    good = usable(rows)
+    for dtype in dict.fromkeys(row["dtype"] for row in good):
+        best = max((row for row in good if row["dtype"] == dtype), key=_per_s)
+        lines.append(_best(best))
+    return "\n".join(lines + left_out(rows))
+
+
+def _per_s(row: Row) -> float:
+    return row["sqp"]["per_s"]
+
+
+def _best(row: Row) -> str:
+    settings, system = row["settings"], row["system"]
+    text = (
+        f"best {row['dtype']}: {rate(_per_s(row)).strip()} SQP iterations/s of {system['name']} "
+        f"({settings['sqp_iterations']} x {settings['admm_iterations']}, {row['solver']}, batch "
+        f"{row['batch']}{', ' + str(row['cores']) + ' cores' if row['platform'] == 'cpu' else ''}),"
+        f" {roof_text(row['sqp']['floor_fraction'])}"
+    )
+    ratio = speedup(row)
+    published = f", {times(ratio)} the published implementation on an H200"
+    return text if ratio is None else text + published
+
+
+def speedup(row: Row) -> float | None:
+    """Rate over that of the published implementation at the same batch size and settings."""
+    known = PUBLISHED.get(row["system"]["name"], {}).get(row["batch"])
+    if known is None or row["dtype"] != "float32" or row["platform"] != "gpu":
+        return None
+    return _per_s(row) / known

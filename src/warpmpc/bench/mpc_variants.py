@@ -1,0 +1,88 @@
+"""The ways to run `MPCSolver` that are measured: what the library chooses, and ablations of it.
+
+Add a line to `VARIANTS`; it is then measured, tabulated and plotted.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any
+
+from warpmpc import systems
+from warpmpc.qp.staged_settings import StagedSettings
+from warpmpc.sqp.solver import MPCSolver
+from warpmpc.systems.base import System
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run the solver.
+
+    Attributes:
+        label: How it is called in a legend.
+        subject: What it varies: "engine", "fusion", "code", "registers" or "prefetch".
+        options: Of `MPCSolver`.
+    """
+
+    label: str
+    subject: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def _staged(label: str, subject: str, **settings: Any) -> Variant:
+    return Variant(label, subject, {"engine": "staged", "staged": StagedSettings(**settings)})
+
+
+VARIANTS: dict[str, Variant] = {
+    DEFAULT: Variant("as the library chooses", "choice"),
+    "sparse": Variant("table-driven LDL', no stages", "engine", {"engine": "sparse"}),
+    "rolled": _staged("tables instead of unrolled stages", "code", code="rolled"),
+    "registers_64": _staged("64 registers per thread", "registers", registers=64),
+    "registers_128": _staged("128 registers", "registers", registers=128),
+    "registers_255": _staged("255 registers", "registers", registers=255),
+    "prefetch": _staged("stages are asked for ahead of time", "prefetch", prefetch=True),
+    "no_prefetch": _staged("no prefetch", "prefetch", prefetch=False),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """A solver, its system, and the seconds it took to make them."""
+
+    system: System
+    solver: MPCSolver
+    seconds: float
+
+
+@cache
+def build_solver(name: str, system_name: str, horizon: int | None, dtype: str) -> Built:
+    """The solver of a variant, built once; no kernel is compiled yet.
+
+    Args:
+        name: Of the variant.
+        system_name: A key of `systems.SYSTEMS`.
+        horizon: None: that of the benchmark.
+        dtype: "float32" or "float64".
+    """
+    begin = time.perf_counter()
+    options = {} if horizon is None else {"horizon": horizon}
+    system = systems.make(system_name, **options)
+    solver = MPCSolver(system.problem, system.settings, dtype=dtype, **VARIANTS[name].options)
+    return Built(system, solver, time.perf_counter() - begin)
+
+
+def settings_of(name: str, built: Built) -> dict[str, Any]:
+    """What was run, for a row."""
+    solver, options = built.solver, dict(VARIANTS[name].options)
+    staged = options.pop("staged", None)
+    options |= {"engine": solver.engine, "staged": None if staged is None else asdict(staged)}
+    return {
+        **options,
+        "sqp_iterations": solver.settings.max_iter,
+        "admm_iterations": solver.qp.settings.max_iter,
+        "sqp": asdict(solver.settings),
+    }

@@ -1,0 +1,134 @@
+"""Native text of the termination check of an ADMM loop: residuals, certificates, status.
+
+The names it uses are those of `staged_native`.  Where two sides work on a problem each looks at its
+own nodes, and the second one decides for both.
+"""
+
+from __future__ import annotations
+
+# Residuals and certificates of the unscaled problem; `size` is what unscales x and y, and a residual
+# is divided by size * cost.  W serves as memory for y, V for the changes of x and y.
+CHECK = r"""
+    // Values of `qp.types.Status`.
+    enum { SOLVED, RUNNING, PRIMAL_INFEASIBLE, DUAL_INFEASIBLE, NON_FINITE };
+    Pack primal = 0, primal_scale = 0, dual = 0, dual_scale = 0, objective = 0, poison = 0;
+    Pack x_change = 0, y_change = 0, descent = 0, support = 0;
+    Pack flat = 0, combination = 0, rise = 0;
+    for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i) {
+        const Pack unit = scaled ? GET(Z, i) : (Pack)1;
+        if (nodes[i].is_row) {
+            const Pack v = AT(X, i), lo = GET(Q, i), hi = GET(U, i);
+            const Pack y = (v - PROJECT(i, v, lo, hi)) / GET(R, i);
+            poison += y * unit - y * unit;  // the unscaled one may overflow
+            AT(W, i) = y;
+            if (!certify) continue;
+            const Pack large = INFINITE * unit * cost;
+            Pack change = y - AT(V, i), none = 0;
+            change = NO_UPPER ? MIN(change, none) : change;
+            change = NO_LOWER ? MAX(change, none) : change;
+            AT(V, i) = change;
+            y_change = MAX(y_change, ABS(change) * unit);
+            support += (hi > large ? none : hi) * MAX(change, none);
+            support += (lo < -large ? none : lo) * MIN(change, none);
+        } else {
+            const Pack x = AT(X, i);
+            poison += x * unit - x * unit;
+            if (!certify) continue;
+            const Pack change = x - AT(V, i);
+            AT(V, i) = change;
+            x_change = MAX(x_change, ABS(change) * unit);
+            descent += GET(Q, i) * change;
+        }
+    }
+    MEET
+    for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i) {
+        const Node node = nodes[i];
+        const Pack unscale = scaled ? 1 / (GET(Z, i) * cost) : (Pack)1;
+        // Rows: A x.  Variables: P x up to `split`, then A'y.  K holds P + sigma I.
+        Pack product = 0, moved = 0, product_A = 0, moved_A = 0;
+        const SCALAR* with = node.is_row ? X : W;
+        #pragma unroll 4
+        for (int t = node.begin; t < node.split; ++t) {
+            product += GET(K, (Offset)terms[t].entry) * AT(X, (Offset)terms[t].node);
+            if (certify) moved += GET(K, (Offset)terms[t].entry) * AT(V, (Offset)terms[t].node);
+        }
+        #pragma unroll 4
+        for (int t = node.split; t < node.end; ++t) {
+            product_A += GET(K, (Offset)terms[t].entry) * AT(with, (Offset)terms[t].node);
+            if (certify) moved_A += GET(K, (Offset)terms[t].entry) * AT(V, (Offset)terms[t].node);
+        }
+        if (node.is_row) {
+            const Pack lo = GET(Q, i), hi = GET(U, i), s = PROJECT(i, AT(X, i), lo, hi);
+            primal = MAX(primal, ABS(product_A - s) * unscale);
+            primal_scale = MAX(primal_scale, MAX(ABS(product_A), ABS(s)) * unscale);
+            // How far the change leaves what the bounds allow in every multiple.
+            const Pack large = INFINITE / unscale, none = 0;
+            rise = MAX(rise, (STOPS_RISE ? moved_A : none) * unscale);
+            rise = MAX(rise, (STOPS_FALL ? -moved_A : none) * unscale);
+            PAY_SOFT
+        } else {
+            const Pack q = GET(Q, i), x = AT(X, i);
+            product -= SIGMA * x;
+            dual = MAX(dual, ABS(product + q + product_A) * unscale);
+            dual_scale = MAX(dual_scale, MAX(MAX(ABS(product), ABS(product_A)), ABS(q)) * unscale);
+            objective += ((SCALAR)0.5 * product + q) * x;
+            if (certify) flat = MAX(flat, ABS(moved - SIGMA * AT(V, i)) * unscale);
+            combination = MAX(combination, ABS(moved_A) * unscale);
+        }
+    }
+    GATHER_SIDES
+    objective /= cost;
+    ON_SIDE(1) for (int l = 0; l < LANES_HERE; ++l) {
+        if (status[l] != RUNNING) continue;
+        const bool solved = LANE(primal) <= eps_abs + eps_rel * LANE(primal_scale)
+            && LANE(dual) <= eps_abs + eps_rel * LANE(dual_scale);
+        int verdict = RUNNING;
+        if (certify) {
+            const SCALAR limit = eps_dual_inf * LANE(x_change);
+            if (LANE(x_change) > eps_dual_inf && LANE(descent) < 0 && LANE(flat) <= limit
+                && LANE(rise) <= limit) verdict = DUAL_INFEASIBLE;
+            if (LANE(y_change) > eps_prim_inf && LANE(support) < 0
+                && LANE(combination) <= eps_prim_inf * LANE(y_change)) verdict = PRIMAL_INFEASIBLE;
+        }
+        if (solved && (certify || t + 1 == max_iter)) verdict = SOLVED;
+        if (!(LANE(poison) == 0)) verdict = NON_FINITE;
+        status[l] = verdict;
+        iterations[l] = t + 1;
+        report[l] = LANE(primal);
+        report[32 + l] = LANE(primal_scale);
+        report[64 + l] = LANE(dual);
+        report[96 + l] = LANE(dual_scale);
+        report[128 + l] = LANE(objective);
+    }
+    MEET
+    bool running = false;
+    for (int l = 0; l < LANES_HERE; ++l) running = running || status[l] == RUNNING;
+    if (!ANYONE(running)) break;
+    MARK_DONE
+    for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i)
+        if (nodes[i].is_row) {
+            const Pack v = AT(X, i);
+            AT(W, i) = 2 * PROJECT(i, v, GET(Q, i), GET(U, i)) - v;
+        }
+"""
+
+# Numbers of a check that the sides put together, and how.
+GATHERED = {
+    **dict.fromkeys(("primal", "primal_scale", "dual", "dual_scale"), "MAX"),
+    **dict.fromkeys(("x_change", "y_change", "flat", "combination", "rise"), "MAX"),
+    **dict.fromkeys(("objective", "poison", "descent", "support"), "ADD"),
+}
+GATHER = "\n".join(
+    [
+        "ON_SIDE(0) {",
+        *(f"SEND({i}, {name})" for i, name in enumerate(GATHERED)),
+        "}",
+        "MEET",
+        "ON_SIDE(1) {",
+        *(
+            f"{name} = {join}({name}, RECEIVED({i}));"
+            for i, (name, join) in enumerate(GATHERED.items())
+        ),
+        "}",
+    ]
+)
