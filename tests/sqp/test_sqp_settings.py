@@ -52,6 +52,7 @@ CHOICES = {
 OTHERS = {
     "max_iter": ("an integer, at least 1", [0, -1, 1.0, True, "5", None, np.nan]),
     "record": ("True or False", [1, 0, None, "yes"]),
+    "fused": ("True or False", [1, 0, "yes"]),
     "line_search": ("LineSearchSettings", ["filter", None, SQPSettings()]),
     "qp": ("ADMMSettings or None", ["exact", LineSearchSettings(), 5]),
 }

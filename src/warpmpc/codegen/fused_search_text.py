@@ -148,7 +148,9 @@ for (int l = 0; l < LANES_HERE; ++l) {{
     if (!usable) choice = 0;
     LANE(taken, l) = ladder[choice];
     LANE(kept, l) = usable;
-    LANE(honest, l) = usable && status != PRIMAL_INFEASIBLE && status != DUAL_INFEASIBLE;
+    // Multipliers of a QP without solution grow without bound and mean nothing.
+    const bool solvable = status != PRIMAL_INFEASIBLE && status != DUAL_INFEASIBLE;
+    LANE(honest, l) = usable && solvable;
     if (CHIEF) {{
         SCALAR* report = BASE(report_out) + l;
         const SCALAR known = usable ? (SCALAR)0 : (SCALAR)NAN;
@@ -161,9 +163,9 @@ for (int l = 0; l < LANES_HERE; ++l) {{
         report[6 * 32] = FOUND_OF(WORST, l);
         report[7 * 32] = FOUND_OF(PRIMAL, l) + known;
         report[8 * 32] = FOUND_OF(DUAL, l) + known;
-        report[9 * 32] = FOUND_OF(STATIONARITY, l) + known;
+        report[9 * 32] = FOUND_OF(solvable ? STATIONARITY : GRADIENT, l) + known;
         report[10 * 32] = FOUND_OF(GRADIENT, l) + known;
-        report[11 * 32] = FOUND_OF(SLACK, l) + known;
+        report[11 * 32] = (solvable ? FOUND_OF(SLACK, l) : (SCALAR)0) + known;
         report[12 * 32] = FOUND_OF(D, l) + known;
         report[13 * 32] = FOUND_OF(Z, l);
     }}

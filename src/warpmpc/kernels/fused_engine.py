@@ -23,6 +23,7 @@ from warpmpc.codegen.fused_module import Argument, FusedKernelText
 from warpmpc.codegen.fused_search_text import REPORT_ROWS, SearchRule, search_body
 from warpmpc.codegen.stage_module import StageCase, plan_stages
 from warpmpc.kernels.ffi import launch
+from warpmpc.kernels.ldl_engine import REGISTER_FILE
 from warpmpc.kernels.loading import load_kernel
 from warpmpc.kernels.tiles import LANES
 from warpmpc.symbolic.stage_program import StageProgram, StageTemplate
@@ -30,6 +31,7 @@ from warpmpc.symbolic.stage_program import StageProgram, StageTemplate
 _FACTOR_BLOCK = 64
 # More registers than this let too few warps run at once; fewer spill.
 _FACTOR_REGISTERS = {"float32": 168, "float64": 255}
+_SEARCH_REGISTERS = {"float32": 128, "float64": 168}
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +166,9 @@ class FusedKernels:
                     self._dtype,
                 ),
                 parts=self.parts,
+                registers=min(
+                    _SEARCH_REGISTERS[self._dtype], REGISTER_FILE // (self.parts * LANES)
+                ),
             )
         )
 

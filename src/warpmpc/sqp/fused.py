@@ -290,7 +290,7 @@ def _rule(settings: SQPSettings, dtype: str) -> SearchRule:
     armijo = f"cost < cost_0 + {text(s.armijo)} * slope"
     either = f"cost < cost_0 - {text(s.gamma)} * theta_0 || {less}"
     weight = f"{text(s.merit_margin)} * weight"
-    falls = f"MIN_OF(slope - {weight} * absolute_0, 0)"
+    falls = f"LIBM(fmin)(slope - {weight} * absolute_0, 0)"
     accepts = {
         "filter": f"theta > {text(s.theta_max)} ? {less} : "
         f"({near} && slope < 0) ? {armijo} : ({either})",
