@@ -168,7 +168,7 @@ def build_two_sided_program(kkt: KKTPattern, stages: IntArray, weak: IntArray) -
         stages: As in `build_stage_program`.
         weak: Likewise.
     """
-    return _best(kkt, two_sided_orders(kkt, stages), weak)
+    return _best(kkt, two_sided_orders(kkt, stages, weak), weak)
 
 
 def _best(kkt: KKTPattern, orders: list[tuple[IntArray, int]], weak: IntArray) -> StageProgram:

@@ -21,12 +21,15 @@ from warpmpc.symbolic.safe_ordering import holding_rows
 LEAST_STAGES = 3
 
 
-def two_sided_orders(kkt: KKTPattern, stages: IntArray) -> list[tuple[IntArray, int]]:
+def two_sided_orders(
+    kkt: KKTPattern, stages: IntArray, weak: IntArray
+) -> list[tuple[IntArray, int]]:
     """Orders to choose from: positions of stages, and how many stages the first half has.
 
     Args:
         kkt: Pattern of K.
         stages: Stage of each variable, then of each row.
+        weak: Variables without a weight of their own; see `safe_ordering`.
     """
     labels = np.unique(stages, return_inverse=True)[1]
     last = int(labels.max(initial=0))
@@ -34,7 +37,7 @@ def two_sided_orders(kkt: KKTPattern, stages: IntArray) -> list[tuple[IntArray, 
         raise PatternError(
             f"Two sides need at least {LEAST_STAGES} stages, these are {last + 1}; use sides=1."
         )
-    early, late = last - _gathered(kkt, last - labels), _gathered(kkt, labels)
+    early, late = last - _gathered(kkt, last - labels, weak), _gathered(kkt, labels, weak)
     orders = []
     for ascending, descending in ((late, early), (early, late), (labels, labels)):
         order = _meeting(ascending, descending, last // 2, last)
@@ -55,20 +58,20 @@ def _meeting(
     return positions, int(np.count_nonzero(labels < middle))
 
 
-def _gathered(kkt: KKTPattern, labels: IntArray) -> IntArray:
-    """Labels with every row in the latest of its stages, together with what only such rows hold.
+def _gathered(kkt: KKTPattern, labels: IntArray, weak: IntArray) -> IntArray:
+    """Labels with every row in the latest of its stages.
 
-    A variable that is held by no row of its own stage would be eliminated before all of them.
+    A weak variable that only rows of later stages hold goes with the first of them: it must not be
+    eliminated before they are.  Others stay; with a weight of their own they are better pivots than
+    rows whose rho is large.
     """
     moved = _with_latest_rows(kkt, labels)
     rows, holds = holding_rows(kkt)
-    entries = holds.tocoo()
-    first_holder = np.full(kkt.n_vars, moved.max(initial=0) + 1)
+    entries = holds[:, weak].tocoo()
+    first_holder = np.full(weak.size, moved.max(initial=0) + 1)
     np.minimum.at(first_holder, entries.col, moved[rows[entries.row]])
-    held = np.isin(np.arange(kkt.n_vars), entries.col)
-    moved[: kkt.n_vars] = np.where(
-        held, np.maximum(moved[: kkt.n_vars], first_holder), moved[: kkt.n_vars]
-    )
+    held = weak[np.unique(entries.col)]
+    moved[held] = np.maximum(moved[held], first_holder[np.unique(entries.col)])
     return _with_latest_rows(kkt, moved)
 
 
