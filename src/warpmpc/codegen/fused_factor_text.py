@@ -9,6 +9,7 @@ program into the elimination.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from warpmpc.codegen.emit_native import Access
@@ -119,16 +120,52 @@ def _factor_stage(
     step, access = source
     lines, (K, Q, U) = inlined(step, access, dtype)
     first = {which: access.outputs[which][0][0] for which in range(3) if access.outputs[which]}
+    head = []
     for array, which in (("D", _OF_NODES), ("L", _OF_L), ("K", _OF_K)):
         if which in first:  # a stage may have nothing below its diagonal
-            lines.append(f"SCALAR* __restrict__ {array}k = {array} + (Offset)r{first[which]} * 32;")
-    at = f"r{first[_OF_NODES]}"
-    for i in range(template.n_nodes):
-        lines += _row(i, at, Q[i], U[i]) if template.is_row[i] else _variable(i, at, Q[i])
+            head.append(f"SCALAR* __restrict__ {array}k = {array} + (Offset)r{first[which]} * 32;")
+    at, nodes = f"r{first[_OF_NODES]}", range(template.n_nodes)
+    # All loads before the first store: nobody waits for them one by one.
+    head += [f"const Pack old{i} = GET(X_old, {at} + {i});" for i in nodes]
+    head += [f"const Pack s{i} = GET(S_old, {at} + {i});" for i in nodes if template.is_row[i]]
+    reads = [line for line in lines if "ROW(" in line or "GET(" in line]
     values = _K_values(template, K)
-    if stores_K:
-        lines += [f"AT(Kk, {i}) = {value};" for i, value in enumerate(values)]
-    return [*lines, *eliminate_stage(template, program, K_text=lambda i: values[i])]
+    defined = [line for line in lines if line not in set(reads)]
+    for i in nodes:
+        defined += _row_values(i, Q[i], U[i]) if template.is_row[i] else []
+    users = [f"AT(Kk, {i}) = {value};" for i, value in enumerate(values)] if stores_K else []
+    for line in eliminate_stage(template, program, K_text=lambda i: values[i]):
+        found = _PIVOT.match(line)
+        if found:  # a node is stored when it is eliminated
+            i = int(found[1])
+            users += _row(i, at) if template.is_row[i] else _variable(i, at, Q[i])
+        users.append(line)
+    return [*reads, *head, *_when_needed(defined, users)]
+
+
+_PIVOT = re.compile(r"Pack i(\d+);")
+_NAME = re.compile(r"\b(?:v|k|lo|hi|kind|rho)\d+\b")
+
+
+def _when_needed(defined: Sequence[str], users: Sequence[str]) -> list[str]:
+    """Definitions of values, each right before its first use: few of them are alive at once."""
+    text = {_NAME.findall(line)[0]: line for line in defined}
+    placed: set[str] = set()
+    lines: list[str] = []
+    for user in users:
+        wanted = [user]
+        while wanted:
+            line = wanted[-1]
+            missing = [n for n in _NAME.findall(line) if n in text and n not in placed]
+            own = _NAME.findall(line)[0] if len(wanted) > 1 else None
+            missing = [name for name in missing if name != own]
+            if missing:
+                wanted.append(text[missing[0]])
+                continue
+            if own is not None:
+                placed.add(own)
+            lines.append(wanted.pop())
+    return lines
 
 
 def _K_values(template: StageTemplate, names: Sequence[str]) -> list[str]:
@@ -141,18 +178,25 @@ def _K_values(template: StageTemplate, names: Sequence[str]) -> list[str]:
 
 
 def _variable(i: int, at: str, q: str) -> list[str]:
-    return [f"AT(Q, {at} + {i}) = {q}; AT(X, {at} + {i}) = GET(X_old, {at} + {i});"]
+    return [f"AT(Q, {at} + {i}) = {q}; AT(X, {at} + {i}) = old{i};"]
 
 
-def _row(i: int, at: str, lower: str, upper: str) -> list[str]:
-    """Bounds, 1/rho by what kind of row they make, and v = s + y / rho."""
+def _row_values(i: int, lower: str, upper: str) -> list[str]:
+    """Bounds, and 1/rho by what kind of row they make."""
     return [
-        f"const Pack lo{i} = {lower}, hi{i} = {upper};",
+        f"const Pack lo{i} = {lower};",
+        f"const Pack hi{i} = {upper};",
+        f"const Pack kind{i} = hi{i} - lo{i} < same ? (Pack)r_equal : (Pack)r_row;",
+        f"const Pack rho{i} = ((lo{i} < -absent) & (hi{i} > absent)) ? (Pack)r_free : kind{i};",
+    ]
+
+
+def _row(i: int, at: str) -> list[str]:
+    """Stores a row, with v = s + y / rho, and looks at its bounds."""
+    return [
+        f"AT(Q, {at} + {i}) = lo{i}; AT(U, {at} + {i}) = hi{i}; AT(R, {at} + {i}) = rho{i};",
+        f"AT(X, {at} + {i}) = s{i} + rho{i} * old{i};",
         f"broken = ((lo{i} != lo{i}) | (hi{i} != hi{i})) ? (Pack)1 : broken;",
         f"crossed = (lo{i} > hi{i}) ? (Pack)1 : crossed;",
         f"crossed = ((lo{i} > INFINITE) | (hi{i} < -INFINITE)) ? (Pack)1 : crossed;",
-        f"const Pack kind{i} = hi{i} - lo{i} < same ? (Pack)r_equal : (Pack)r_row;",
-        f"const Pack rho{i} = ((lo{i} < -absent) & (hi{i} > absent)) ? (Pack)r_free : kind{i};",
-        f"AT(Q, {at} + {i}) = lo{i}; AT(U, {at} + {i}) = hi{i}; AT(R, {at} + {i}) = rho{i};",
-        f"AT(X, {at} + {i}) = GET(S_old, {at} + {i}) + rho{i} * GET(X_old, {at} + {i});",
     ]

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from warpmpc.codegen.emit_native import Access
+from warpmpc.codegen.emit_native import Access, place_text
 from warpmpc.codegen.fused_module import inlined, pointers, switch
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.stage_module import StagePlan
+from warpmpc.symbolic.qp_report import REPORT_MAXIMA, REPORT_SUMS
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,11 @@ SCALAR found[FOUND][WIDTH];
 #define BY_PARTS 1
 #define CHIEF true
 #endif
+// Not even infinite directions change the point itself.
+auto moved = [](Pack z, Pack d, SCALAR step) -> Pack {{ return step > 0 ? z + step * d : z; }};
+#define MOVED(z, d) moved(z, d, step)
 const SCALAR ladder[POINTS] = {{ 0, {ladder} }};
-const int n_nodes = X_in.shape[1], n_z = z_out.shape[1];
+const int n_z = z_out.shape[1], n_rows = X_in.shape[1] - n_z;
 BEGIN_TILE
 {inputs}
 const SCALAR* __restrict__ X = BASE(X_in);
@@ -90,26 +94,12 @@ EACH_PART {{
         AT_FOUND(OF_POINT * part + WORST) = worst;
     }} else {{
         Pack slope = 0, stationarity = 0, gradient = 0, dual = 0, primal = 0, slack = 0;
+        Pack y_size = 0, d_size = 0, z_size = 0, poison = 0;
         #pragma unroll 1
         for (int item = 0; item < n_reports; ++item) {{
             const int* __restrict__ rows = reports_in.data + reports_in.data[2 * item + 1];
             {report}
         }}
-        Pack y_size = 0, d_size = 0, z_size = 0, poison = 0;
-        #pragma unroll 4
-        for (int i = 0; i < n_nodes; ++i) {{
-            const Pack x = GET(X, i);
-            if (is_row_in.data[i]) {{
-                const Pack y = (x - MIN(MAX(x, GET(Q, i)), GET(U, i))) / GET(R, i);
-                y_size = MAX(y_size, ABS(y));
-                poison += y - y;
-            }} else {{
-                d_size = MAX(d_size, ABS(x));
-                poison += x - x;
-            }}
-        }}
-        #pragma unroll 4
-        for (int i = 0; i < n_z; ++i) z_size = MAX(z_size, ABS(GET(in0, i)));
         AT_FOUND(SLOPE) = slope;
         AT_FOUND(STATIONARITY) = stationarity;
         AT_FOUND(GRADIENT) = gradient;
@@ -174,21 +164,20 @@ SCALAR* __restrict__ z_new = BASE(z_out);
 SCALAR* __restrict__ X_new = BASE(X_out);
 SCALAR* __restrict__ S_new = BASE(S_out);
 const Pack none = 0;
+// Without branches, so that many loads are under way at once.
 #pragma unroll 4
 for (int i = FROM_PART; i < n_z; i += BY_PARTS) {{
-    const Pack z = GET(in0, i);
-    AT(z_new, i) = taken > none ? z + taken * GET(X, nodes_in.data[i]) : z;
+    const int node = nodes_in.data[i];
+    const Pack z = GET(in0, i), d = GET(X, node);
+    AT(z_new, i) = taken > none ? z + taken * d : z;
+    AT(X_new, node) = kept > none ? d : none;
 }}
 #pragma unroll 4
-for (int i = FROM_PART; i < n_nodes; i += BY_PARTS) {{
-    const Pack x = GET(X, i);
-    if (is_row_in.data[i]) {{
-        const Pack s = MIN(MAX(x, GET(Q, i)), GET(U, i));
-        AT(S_new, i) = kept > none ? s : none;
-        AT(X_new, i) = honest > none ? (x - s) / GET(R, i) : none;
-    }} else {{
-        AT(X_new, i) = kept > none ? x : none;
-    }}
+for (int i = FROM_PART; i < n_rows; i += BY_PARTS) {{
+    const int node = nodes_in.data[n_z + i];
+    const Pack v = GET(X, node), r = GET(R, node), s = MIN(MAX(v, GET(Q, node)), GET(U, node));
+    AT(S_new, node) = kept > none ? s : none;
+    AT(X_new, node) = honest > none ? (v - s) / r : none;
 }}
 END_TILE
 """
@@ -234,10 +223,15 @@ def search_body(
     ]
     solution = {f"in{count}": "GET(X, {place})", f"in{count + 1}": "GET(X, {place})"}
     solution[f"in{count + 2}"] = "GET(R, {place})"
-    reports = [
-        _collected(c.program, a, dtype, _REPORT_SUMS, **solution)
-        for c, a in zip(report.cases, report.accesses, strict=True)
-    ]
+    reports = []
+    for c, a in zip(report.cases, report.accesses, strict=True):
+        lines = _collected(c.program, a, dtype, _REPORT_SUMS, **solution)
+        # What is not finite is no number when it is subtracted from itself.
+        values = [
+            f"GET(X, {place_text(place)})" for i in (count, count + 1) for place in a.inputs[i]
+        ]
+        lines += [f"{{ const Pack x = {value}; poison += x - x; }}" for value in values]
+        reports.append(lines)
     steps = ", ".join(repr(float(np.dtype(dtype).type(step))) for step in rule.ladder)
     return _SEARCH.format(
         points=len(rule.ladder) + 1,
@@ -254,12 +248,8 @@ def search_body(
 
 _POINT_SUMS = (("cost", "+"), ("squares", "+"), ("absolute", "+"), ("worst", "max"))
 _REPORT_SUMS = (
-    ("slope", "+"),
-    ("stationarity", "max"),
-    ("gradient", "max"),
-    ("dual", "max"),
-    ("primal", "max"),
-    ("slack", "max"),
+    *((name, "+") for name in REPORT_SUMS),
+    *((name, "max") for name in REPORT_MAXIMA),
 )
 
 

@@ -31,7 +31,7 @@ from warpmpc.symbolic.stage_program import StageProgram, StageTemplate
 _FACTOR_BLOCK = 64
 # More registers than this let too few warps run at once; fewer spill.
 _FACTOR_REGISTERS = {"float32": 168, "float64": 255}
-_SEARCH_REGISTERS = {"float32": 128, "float64": 168}
+_SEARCH_REGISTERS = {"float32": 64, "float64": 128}
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +45,7 @@ class FusedStages:
         evaluate: Programs to cost and violations; their last input is the direction.
         report: Programs to residuals; their last inputs are direction, v and 1/rho.
         names: Of the inputs at a point.
-        nodes: Node of each variable.
-        is_row: Whether a node is a row.
+        nodes: Node of each variable, then of each row.
     """
 
     elimination: StageProgram
@@ -56,7 +55,6 @@ class FusedStages:
     report: Sequence[StageCase]
     names: Sequence[str]
     nodes: np.ndarray
-    is_row: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +101,6 @@ class FusedKernels:
         with jax.ensure_compile_time_eval():
             self._tables = {n: jnp.asarray(plan.table) for n, plan in self._plans.items()}
             self._nodes = jnp.asarray(stages.nodes, dtype=jnp.int32)
-            self._is_row = jnp.asarray(stages.is_row, dtype=jnp.int32)
 
     @property
     def _point(self) -> list[Argument]:
@@ -143,7 +140,7 @@ class FusedKernels:
 
     @cached_property
     def _search_kernel(self) -> wp.Kernel:
-        tables = ("points_in", "reports_in", "nodes_in", "is_row_in")
+        tables = ("points_in", "reports_in", "nodes_in")
         return _kernel(
             FusedKernelText(
                 name="fused_line_search",
@@ -229,7 +226,7 @@ class FusedKernels:
         rows = {"z_out": n_z, "X_out": n, "S_out": n, "report_out": len(REPORT_ROWS)}
         block = self.parts * LANES
         load_kernel(self._search_kernel, block)
-        tables = (self._tables["evaluate"], self._tables["report"], self._nodes, self._is_row)
+        tables = (self._tables["evaluate"], self._tables["report"], self._nodes)
         z, X, S, report = launch(
             self._search_kernel,
             [

@@ -154,8 +154,7 @@ class FusedLaunches:
             ],
             report=[StageCase(translate(r.function), r.stages, r.in_rows, ()) for r in reports],
             names=list(point),
-            nodes=self._nodes,
-            is_row=program.node_order >= programs.problem.n_vars,
+            nodes=np.concatenate([self._nodes, self._rows]),
         )
 
     def run(self, begin: Iterate, p: Any, count: int) -> tuple[Iterate, History | None]:

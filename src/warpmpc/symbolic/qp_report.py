@@ -21,7 +21,16 @@ from warpmpc.symbolic.pattern import IntArray
 
 # What a step reports: sums come first, then largest values.
 REPORT_SUMS = ("slope",)
-REPORT_MAXIMA = ("stationarity", "gradient", "dual", "primal", "complementarity")
+REPORT_MAXIMA = (
+    "stationarity",
+    "gradient",
+    "dual",
+    "primal",
+    "slack",
+    "y_size",
+    "d_size",
+    "z_size",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +39,8 @@ class ReportStep:
 
     Attributes:
         function: Inputs at the point, then d, v and 1/rho of rows, to `REPORT_SUMS` (q'd) and
-            `REPORT_MAXIMA`: largest absolute values of q + A'y, q, P d + q + A'y, A d - s, and y
-            times the bound that it belongs to.
+            `REPORT_MAXIMA`: largest absolute values of q + A'y, q, P d + q + A'y, A d - s, y
+            times the bound that it belongs to, y, d, and z (the first input).
         stages: Which stages.
         in_rows: For each input the rows of its elements, ``[stages, n]``.
     """
@@ -88,6 +97,7 @@ class _StageQP:
     ):
         own = [part_of(vector, at) for vector, at in zip(given, places, strict=True)]
         *point, self.d, v, r = own
+        self.z = point[0]
         self.model, found = model, stages.call(group, point)
         self.lower, self.upper = found.get("lower", ca.SX(0, 1)), found.get("upper", ca.SX(0, 1))
         self._A = found.get("A", ca.SX(0, 1))
@@ -153,12 +163,14 @@ def _report(parts: list[_StageQP]) -> list[ca.SX]:
         ca.if_else(y > 0, y * own.upper[i], ca.if_else(y < 0, y * own.lower[i], 0))
         for i, y in enumerate(ca.vertsplit(own.y) if own.y.numel() else [])
     ]
-    maxima = (stationarity, gradient, dual, primal, slack)
+    sizes = ([own.y], [own.d[:n_z]], [own.z[:n_z]])
+    maxima = (stationarity, gradient, dual, primal, slack, *sizes)
     return [ca.densify(slope), *(_largest(values) for values in maxima)]
 
 
 def _largest(values: list[ca.SX]) -> ca.SX:
     found = ca.SX(0)
-    for value in values:
-        found = ca.fmax(found, ca.fabs(value))
+    for vector in values:
+        for i in range(vector.numel()):
+            found = ca.fmax(found, ca.fabs(vector[i]))
     return ca.densify(found)
