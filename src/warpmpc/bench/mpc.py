@@ -14,6 +14,7 @@ import numpy as np
 
 from warpmpc import systems
 from warpmpc._errors import SettingsError
+from warpmpc.bench.mpc_bytes import program_of
 from warpmpc.bench.mpc_measure import MPCCase, measure_variant
 from warpmpc.bench.mpc_variants import DEFAULT, VARIANTS, build_solver
 from warpmpc.bench.record import Row
@@ -108,7 +109,7 @@ class MPCRunner(Runner):
             "m": problem.n_cons,
             "nnz_P": qp.P_pattern.nnz,
             "nnz_A": qp.A_pattern.nnz,
-            "nnz_L": None if qp.program is None else qp.program.n_L,
+            "nnz_L": program_of(built.solver).n_L,
             "full_steps": built.system.steps,
         }
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from warpmpc.bench.checking import spread
 from warpmpc.bench.mpc_accuracy import judge
-from warpmpc.bench.mpc_bytes import counted_bytes
+from warpmpc.bench.mpc_bytes import counted_bytes, program_of
 from warpmpc.bench.mpc_loop import closed_loop, continued
 from warpmpc.bench.mpc_phases import measure_phases
 from warpmpc.bench.mpc_variants import DEFAULT, Built, build_solver, settings_of
@@ -20,6 +20,7 @@ from warpmpc.bench.timing import Measured, Program, build, measure
 from warpmpc.kernels.loading import empty_caches
 from warpmpc.sim.types import Rollout
 
+BUDGET_S = 4.0  # for the timings of one loop; a slower one is timed once
 PROFILED_STEPS = 3  # all steps of a loop with fixed iterations do the same work
 
 
@@ -89,10 +90,16 @@ def measure_variant(
     }
     accuracy = judge(loop, case.where, key, case.sample)
     del loop  # its memory is free while the loop is timed
-    time = measure(program.call, case.x0, repeats=repeats, first_call_s=program.first_call_s)
+    seconds = {"first_call_s": program.first_call_s, "budget_s": BUDGET_S}
+    time = measure(program.call, case.x0, repeats=repeats, **seconds)
     return Measured(
         times={"sqp": time},
-        settings={"variant": name, **settings_of(name, built), "steps": case.steps, "shift": False},
+        settings={
+            "variant": name,
+            **settings_of(name, built, case.batch),
+            "steps": case.steps,
+            "shift": False,
+        },
         accuracy=accuracy,
         bytes_counted={"sqp": details["counted"]["total"]},
         memory=_memory(program, built, case),
@@ -133,8 +140,7 @@ def _memory(program: Program, built: Built, case: MPCCase) -> dict[str, int] | N
     """By XLA's account; the data themselves are parameters, trajectories, QP states and factors."""
     if program.memory_bytes is None:
         return None
-    problem, qp = built.system.problem, built.solver.qp
-    values = 2 * (problem.n_vars + problem.n_cons) + problem.n_x0
-    values += 0 if qp.program is None else qp.program.n_L + qp.program.n_nodes
+    problem, factor = built.system.problem, program_of(built.solver)
+    values = 2 * (problem.n_vars + problem.n_cons) + problem.n_x0 + factor.n_L + factor.n_nodes
     storage = case.batch * values * np.dtype(case.dtype).itemsize
     return {"peak_bytes": program.memory_bytes, "storage_bytes": storage}

@@ -22,6 +22,7 @@ from warpmpc._errors import PatternError, ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
 from warpmpc.qp.adjoint import KKTSensitivity, Sensitivity, apply_linear
 from warpmpc.qp.adjoint_lsq import LSQSensitivity
+from warpmpc.qp.admm import ADMMLoop
 from warpmpc.qp.batches import on_batches, part_size
 from warpmpc.qp.checks import (
     check_classes,
@@ -42,7 +43,6 @@ from warpmpc.qp.termination import initial_status
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.program import Program
 
 _LOG = logging.getLogger(__name__)
 
@@ -130,9 +130,9 @@ class QPSolver:
         return self._loop.lanes
 
     @property
-    def program(self) -> Program | None:
-        """The elimination that its kernels run; None for engines without kernels of their own."""
-        return getattr(self._loop, "program", None)
+    def loop(self) -> ADMMLoop:
+        """The ADMM loop of the engine."""
+        return self._loop
 
     @property
     def matrices(self) -> QPMatrices:
