@@ -99,7 +99,8 @@ def has_async_copies() -> bool:
 
 
 def _default_cuda_device() -> wp.Device:
-    return wp.get_device(f"cuda:{jax.devices()[0].id}")
+    # The first of all devices may belong to another process.
+    return wp.device_from_jax(jax.local_devices()[0])
 
 
 def shared_memory_limit() -> int:

@@ -1,4 +1,4 @@
-"""How functions of tiles meet batches: layout, `jax.vmap`, and batches larger than the memory.
+"""How functions of tiles meet batches: layout, `jax.vmap`, devices, batches larger than memory.
 
 A batch that is too large is worked on in parts, one after the other, so that the temporaries of
 only one part exist at a time.  No instance changes a bit by it.
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from warpmpc.kernels.ffi import fold_vmap
+from warpmpc.kernels.sharding import on_every_device
 from warpmpc.kernels.tiles import LANES, from_tiles, tile_count, to_tiles
 
 _LOG = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def on_batches(
     """A function of arrays in an engine's layout as one of batch-first arrays ``[batch, rows]``.
 
     `jax.vmap` folds its axis into the batch, so that tiles stay full and no loop or branch of the
-    function is ever mapped.
+    function is ever mapped.  Of a batch that is spread over devices each works on its own part.
 
     Args:
         function: Maps instances to instances, each independently of the others.
@@ -47,7 +48,10 @@ def on_batches(
         result = function(*jax.tree.map(into, args))
         return jax.tree.map(lambda a: from_tiles(a, batch) if lanes > 1 else a[..., 0], result)
 
-    return fold_vmap(lambda *args: _in_parts(together, args, part_size(_batch_size(args))))
+    def in_parts(*args: Any) -> Any:
+        return _in_parts(together, args, part_size(_batch_size(args)))
+
+    return fold_vmap(on_every_device(in_parts))
 
 
 def _batch_size(args: Any) -> int:

@@ -93,7 +93,7 @@ class BatchProgram:
         leading = start.z.shape[:-1]
         if not _exist((params, start)):
             return _cut(self._traced(*_flat((params, start))), leading)
-        if leading == (whole_tiles(leading),) or _is_sharded(start.z):
+        if leading == (whole_tiles(leading),) or is_sharded((params, start)):
             return self.compiled(params, start if donate and _differ(start) else _copied(start))
         solution = self.compiled(*_filled((params, start)))
         if donate:
@@ -109,7 +109,7 @@ class BatchProgram:
         leading = kept[1].z.shape[:-1]
         if not _exist(args):
             return _cut(self._compiled_back(*_flat(args)), leading)
-        if leading == (whole_tiles(leading),) or _is_sharded(kept[1].z):
+        if leading == (whole_tiles(leading),) or is_sharded(args):
             return self._compiled_back(*args)
         return _cut_program(self._compiled_back(*_filled(args)), leading)
 
@@ -134,9 +134,9 @@ def release(tree: Any, result: Any) -> None:
             leaf.delete()
 
 
-def _is_sharded(array: jax.Array) -> bool:
-    """Whether several devices have parts of an array; each fills the tiles of its own part."""
-    return len(array.sharding.device_set) > 1
+def is_sharded(tree: Any) -> bool:
+    """Whether several devices have parts of the arrays; each fills the tiles of its own part."""
+    return _exist(tree) and any(len(a.devices()) > 1 for a in jax.tree.leaves(tree))
 
 
 def _differ(tree: Any) -> bool:

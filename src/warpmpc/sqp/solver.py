@@ -16,9 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 from jax.core import Tracer
+from jax.sharding import NamedSharding
 
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
+from warpmpc.kernels.sharding import check_divisible
 from warpmpc.kernels.tiles import LANES
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp import OCP
@@ -27,7 +29,7 @@ from warpmpc.qp.checks import finite_vectors
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.sqp import torch_bridge
-from warpmpc.sqp.batch_program import BatchProgram, Sensitivity, release
+from warpmpc.sqp.batch_program import BatchProgram, Sensitivity, is_sharded, release
 from warpmpc.sqp.iteration import Iterate, SQPIteration, final
 from warpmpc.sqp.parameters import ParameterPacker, Params
 from warpmpc.sqp.sensitivity import SolveSensitivity, StepSensitivity
@@ -69,8 +71,9 @@ class MPCSolver:
             settings: Of the SQP iteration, its line search and its QPs.
             dtype: "float32" or "float64".
             engine: Of the QPs: "staged", "sparse", "dense", or "auto": staged if it can.
-            device: Where arrays of the caller are moved to: a JAX device or a platform name
-                ("cpu", "gpu"); None: they stay where they are.
+            device: Where arrays of the caller are moved to: a JAX device, a platform name ("cpu",
+                "gpu"), or a `NamedSharding` that spreads the batch over devices; None: they stay
+                where they are.
             nominal: A representative (z, params): QPs are scaled once, at this point, instead of
                 one by one.
             staged: Of the staged engine's kernels.
@@ -185,7 +188,9 @@ class MPCSolver:
 
     def cold_start(self, z: jax.Array) -> MPCWarmStart:
         """A warm start from a trajectory alone."""
-        return self._cold(z)
+        start = self._cold(z)
+        # Zeros do not depend on z: they would lie on every device as a whole.
+        return jax.device_put(start, z.sharding) if is_sharded(z) else start
 
     def _cold_start(self, z: jax.Array) -> MPCWarmStart:
         rows = jnp.zeros((*z.shape[:-1], self.problem.n_cons), dtype=self.dtype)
@@ -285,6 +290,8 @@ class MPCSolver:
     def _moved(self, array: jax.Array) -> jax.Array:
         if self._device is None or isinstance(array, Tracer):
             return array
+        if isinstance(self._device, NamedSharding):
+            check_divisible(array.shape[:-1], self._device)
         return jax.device_put(array, self._device)
 
     def _read(self, end: Iterate, history: History | None) -> Solution:
@@ -337,14 +344,14 @@ def _check_engine(engine: Any) -> None:
 
 
 def _as_device(device: Any) -> Any:
-    if device is None or isinstance(device, jax.Device):
+    if device is None or isinstance(device, jax.Device | NamedSharding):
         return device
     try:
         return jax.devices(device)[0]
     except (RuntimeError, TypeError, AttributeError) as error:
         raise SettingsError(
             f"device must be a JAX device or one of its platforms, got {device!r}; there are "
-            f"{jax.devices()}."
+            f"{jax.devices()}.  A NamedSharding spreads batches over several."
         ) from error
 
 
