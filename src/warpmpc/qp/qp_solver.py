@@ -20,6 +20,7 @@ import scipy.sparse as sp
 
 from warpmpc._errors import PatternError, ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
+from warpmpc.kernels.tuning import Measured
 from warpmpc.qp.adjoint import KKTSensitivity, Sensitivity, apply_linear
 from warpmpc.qp.adjoint_lsq import LSQSensitivity
 from warpmpc.qp.admm import ADMMLoop
@@ -34,6 +35,7 @@ from warpmpc.qp.checks import (
 )
 from warpmpc.qp.conditioning import Equilibration, QPData, ScaledQP, Scaling, row_factors
 from warpmpc.qp.engines import EngineRequest, build_loop, sensitivity_engine
+from warpmpc.qp.kernel_loop import tune_loop
 from warpmpc.qp.kkt_solvers.kkt_engines import KKTSystem
 from warpmpc.qp.products import QPMatrices
 from warpmpc.qp.row_state import Point
@@ -133,6 +135,15 @@ class QPSolver:
     def loop(self) -> ADMMLoop:
         """The ADMM loop of the engine."""
         return self._loop
+
+    def tune(self, batch: int) -> list[Measured]:
+        """Measures which kernels are fastest for about this batch size, and keeps the choice.
+
+        Returns all that was measured, the fastest last; see `qp.kernel_loop.tune_loop`.
+        """
+        found = tune_loop(self._loop, batch)
+        self._solve.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
+        return found
 
     @property
     def matrices(self) -> QPMatrices:
