@@ -15,6 +15,7 @@ from warpmpc.bench import (
     mpc_ablation,
     mpc_accuracy,
     mpc_bytes,
+    mpc_loop,
     mpc_measure,
     mpc_phases,
     mpc_plot,
@@ -27,6 +28,7 @@ from warpmpc.bench.mpc_phases import Event
 from warpmpc.bench.mpc_variants import VARIANTS, build_solver
 from warpmpc.bench.record import read_rows
 from warpmpc.cli.main import main
+from warpmpc.sim.rollout import rollout
 
 HORIZON, STEPS, SAMPLE = 3, 2, 2
 SMALL = ["--horizon", str(HORIZON), "--steps", str(STEPS), "--sample", str(SAMPLE)]
@@ -124,7 +126,7 @@ class TestRows:
         found = row["accuracy"]
         for figures in (found["loop"], found["sample"]["here"], found["sample"]["float64"]):
             assert set(figures) == LOOP_FIELDS
-        theta = np.asarray(loop.theta, dtype=np.float64)
+        theta = np.asarray(loop.rollout.theta, dtype=np.float64)
         assert found["loop"]["theta"] == pytest.approx([theta.mean(), theta.max()])
         assert found["loop"]["success"] is None  # two steps do not tell
         assert found["sample"]["steps"] == row["system"]["full_steps"] > STEPS
@@ -135,13 +137,29 @@ class TestRows:
 
     def test_starts_are_those_of_the_loop(self, bench):
         *_, kept = bench
-        _, loop = kept[33]
-        where, built = np.array([0, 32]), build_solver(*KEY)
-        np.testing.assert_array_equal(loop.recorded["start_x"], loop.x[where, :STEPS])
-        guess = built.solver.z_guess(loop.x[where, 0])
-        np.testing.assert_array_equal(loop.recorded["start_z"][:, 0], guess)
-        assert not np.any(loop.recorded["start_y"][:, 0])
-        assert np.any(loop.recorded["start_y"][:, 1])
+        loop, where, built = kept[33][1].rollout, np.array([0, 32]), build_solver(*KEY)
+        x, start = kept[33][1].starts
+        np.testing.assert_array_equal(x, loop.x[where, :STEPS])
+        np.testing.assert_array_equal(start.z[:, 0], built.solver.z_guess(x[:, 0]))
+        assert not np.any(start.qp.y[:, 0])
+        assert np.any(start.qp.y[:, 1])
+
+    def test_loop_is_that_of_rollout(self, bench):
+        *_, kept = bench
+        loop, built = kept[2][1].rollout, build_solver(*KEY)
+        same = rollout(built.solver, built.system.simulate, loop.x[:, 0], STEPS, shift=False)
+        for name in ("x", "u", "theta", "cost", "status"):
+            np.testing.assert_array_equal(getattr(loop, name), getattr(same, name))
+        for mine, other in zip(
+            jax.tree.leaves(loop.warm_start), jax.tree.leaves(same.warm_start), strict=True
+        ):
+            np.testing.assert_array_equal(mine, other)
+
+    @pytest.mark.parametrize(
+        ("steps", "checked"), [(1, [0]), (2, [0, 1]), (20, [0, 5, 10, 15]), (50, [0, 25]), (7, [0])]
+    )
+    def test_checked_steps(self, steps, checked):
+        assert mpc_loop.checked_steps(steps).tolist() == checked
 
     def test_table_and_summary(self, bench):
         _, rows, _, _ = bench
@@ -156,14 +174,20 @@ class TestWrongResults:
         ("spoil", "failed"),
         [
             (lambda loop: loop, []),
-            (lambda loop: replace(loop, u=loop.u * 1.01), ["control"]),
-            (lambda loop: replace(loop, u=loop.u.at[-1].set(np.nan)), ["control", "finite"]),
+            (lambda loop: replace(loop, u=loop.u * 1.005), ["control"]),
+            (lambda loop: replace(loop, u=loop.u * 1.02), ["control", "control_p95"]),
+            (lambda loop: replace(loop, u=loop.u.at[-1, -1].add(0.5)), ["control_p95"]),
+            (
+                lambda loop: replace(loop, u=loop.u.at[-1].set(np.nan)),
+                ["control", "control_p95", "finite"],
+            ),
             (lambda loop: replace(loop, x=loop.x.at[3].set(np.inf)), ["finite"]),
         ],
     )
     def test_loops_are_judged(self, bench, spoil, failed):
         *_, kept = bench
-        found = mpc_accuracy.judge(spoil(kept[33][1]), np.array([0, 32]), KEY, SAMPLE)
+        loop = replace(kept[33][1], rollout=spoil(kept[33][1].rollout))
+        found = mpc_accuracy.judge(loop, np.array([0, 32]), KEY, SAMPLE)
         assert found.failed == failed
         assert found.correct == (not failed)
 
@@ -181,7 +205,7 @@ class TestWrongResults:
     def test_wrong_control_is_not_shown(self, bench, monkeypatch, tmp_path, capsys):
         *_, kept = bench
         program, loop = kept[2]
-        wrong = replace(loop, u=loop.u + 0.1)
+        wrong = replace(loop, rollout=replace(loop.rollout, u=loop.rollout.u + 0.1))
         monkeypatch.setattr(mpc_measure, "build", lambda *args: (program, wrong))
         arguments = ["--json", str(tmp_path / "rows.jsonl"), "--plot", str(tmp_path / "plot.png")]
         assert main(["bench", "pendulum", "--batch", "2", "--no-profile", *arguments, *SMALL]) == 1

@@ -17,22 +17,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc import systems
-from warpmpc.bench.checking import spread
-from warpmpc.bench.mpc_loop import RESIDUALS, start_of
+from warpmpc.bench.mpc_loop import MOST_PARTS, RESIDUALS, MeasuredLoop, checked_steps
 from warpmpc.bench.mpc_variants import build_solver
 from warpmpc.sim.rollout import rollout
 from warpmpc.sim.types import Rollout
 from warpmpc.sqp.solver import MPCSolver
 from warpmpc.systems.base import System
 
-# Median deviation of the applied control, relative to the range of this input.
-CONTROL_LIMITS = {"float32": 1e-3, "float64": 1e-6}
+# Deviation of the applied control relative to the range of this input: median and 95 % quantile.  A
+# line search that decides otherwise by a last bit takes another step, so that few may be far off.
+CONTROL_LIMITS = {"float32": (1e-3, 1e-2), "float64": (1e-6, 1e-4)}
 # By how much fewer runs may succeed, or keep their constraints, than in float64: a few instances of
 # a nonlinear loop may end on either side of a threshold.
 RATE_MARGIN = 0.02
 # Mean violation measure of the plans, relative and absolute.
 THETA_FACTOR, THETA_SLACK = 1.1, 1e-4
-CHECKED_STEPS = 3  # of the measured loop, first and last among them
 _PART = 8192  # instances whose trajectories are on the host in float64 at once
 
 
@@ -124,22 +123,21 @@ class Reference:
             self.solver = MPCSolver(problem, settings, dtype="float64")
             self._other = MPCSolver(problem, settings, dtype="float64", engine="sparse")
 
-    def controls(self, loop: Rollout, steps: np.ndarray, size: int) -> np.ndarray:
-        """First inputs from the recorded starts, ``[instances, steps, n_u]``.
+    def controls(self, loop: MeasuredLoop, size: int) -> np.ndarray:
+        """First inputs from the starts of a loop, ``[instances, steps, n_u]``.
 
         Args:
-            loop: With recorded starts.
-            steps: Which steps to repeat.
-            size: Instances of the solve, one compiled program for smaller samples, too.
+            loop: With starts.
+            size: Instances of the solve: one compiled program for smaller samples, too.
         """
-        starts = start_of(loop.recorded, steps)
-        count = starts[0].shape[0]
+        starts = jax.tree.map(lambda a: np.asarray(a, dtype=np.float64), loop.starts)
+        leading = starts[0].shape[:2]
         flat = jax.tree.map(lambda a: a.reshape(-1, a.shape[-1]), starts)
         padded = jax.tree.map(lambda a: np.resize(a, (max(size, len(a)), a.shape[-1])), flat)
         with jax.enable_x64(True):
             x, warm_start = jax.tree.map(jnp.asarray, padded)
             u = np.asarray(self._other.solve(x, None, warm_start).u)
-        return u[: count * len(steps), 0].reshape(count, len(steps), -1)
+        return u[: leading[0] * leading[1], 0].reshape(*leading, -1)
 
 
 @cache
@@ -170,13 +168,12 @@ def _sample_exact(system_name: str, horizon: int | None, size: int) -> Any:
         return sample_loop(oracle.system, oracle.solver, size)
 
 
-def deviation(loop: Rollout, wanted: np.ndarray, steps: np.ndarray, where: np.ndarray) -> Any:
+def deviation(loop: Rollout, wanted: np.ndarray, where: np.ndarray) -> dict[str, Any]:
     """How far applied controls are from those of float64.
 
     Args:
         loop: The measured loop.
-        wanted: Controls of float64, ``[instances, steps, n_u]``.
-        steps: Which steps they belong to.
+        wanted: Controls of float64 at the checked steps, ``[instances, steps, n_u]``.
         where: Instances of the loop.
 
     Returns:
@@ -185,6 +182,7 @@ def deviation(loop: Rollout, wanted: np.ndarray, steps: np.ndarray, where: np.nd
         and inputs: "absolute", and "relative" to the range.
     """
     u = np.asarray(loop.u[where], dtype=np.float64)
+    steps = checked_steps(u.shape[1])
     # An input that sits at its limit has no range to speak of.
     span = np.maximum(np.ptp(u, axis=(0, 1)), np.abs(u).max(axis=(0, 1)))
     span = np.where(span == 0, 1.0, span)
@@ -206,26 +204,27 @@ def _quantiles(values: np.ndarray) -> dict[str, float | None]:
 
 
 def judge(
-    loop: Rollout, where: np.ndarray, key: tuple[str, str, int | None, str], size: int
+    loop: MeasuredLoop, where: np.ndarray, key: tuple[str, str, int | None, str], size: int
 ) -> MPCAccuracy:
     """All figures of a measured loop, and whether it may be shown.
 
     Args:
         loop: The whole batch.
-        where: Instances whose starts were recorded.
+        where: Instances whose starts were kept.
         key: Variant, system, horizon and dtype.
         size: Of the sample of full-length loops.
     """
     name, system_name, horizon, dtype = key
     oracle = reference(system_name, horizon)
-    steps = spread(loop.u.shape[1], CHECKED_STEPS)
-    found = figures(oracle.system, loop)
-    control = deviation(loop, oracle.controls(loop, steps, CHECKED_STEPS * size), steps, where)
+    found = figures(oracle.system, loop.rollout)
+    control = deviation(loop.rollout, oracle.controls(loop, MOST_PARTS * size), where)
     here = _sample_here(name, system_name, horizon, dtype, size)
     exact = _sample_exact(system_name, horizon, size)
-    limits = {"control": CONTROL_LIMITS[dtype], **_sample_limits(exact)}
+    control_limits = dict(zip(("control", "control_p95"), CONTROL_LIMITS[dtype], strict=True))
+    limits = {**control_limits, **_sample_limits(exact)}
     checks = {
         "control": at_most(control["relative"]["median"], limits["control"]),
+        "control_p95": at_most(control["relative"]["p95"], limits["control_p95"]),
         "finite": found["finite"] and here["finite"],
         "theta": at_most(here["theta"][0], limits["theta"]),
         "satisfied": here["satisfied"] >= limits["satisfied"],

@@ -12,13 +12,12 @@ import numpy as np
 from warpmpc.bench.checking import spread
 from warpmpc.bench.mpc_accuracy import judge
 from warpmpc.bench.mpc_bytes import counted_bytes, program_of
-from warpmpc.bench.mpc_loop import closed_loop, continued
+from warpmpc.bench.mpc_loop import MeasuredLoop, closed_loop, continued
 from warpmpc.bench.mpc_phases import measure_phases
 from warpmpc.bench.mpc_variants import DEFAULT, Built, build_solver, settings_of
 from warpmpc.bench.record import Row
 from warpmpc.bench.timing import Measured, Program, build, measure
 from warpmpc.kernels.loading import empty_caches
-from warpmpc.sim.types import Rollout
 
 BUDGET_S = 4.0  # for the timings of one loop; a slower one is timed once
 PROFILED_STEPS = 3  # all steps of a loop with fixed iterations do the same work
@@ -126,12 +125,12 @@ def _compile_times(built: Built, program: Program, *, first: bool, cold: bool) -
     }
 
 
-def _phases(built: Built, whole: Program, case: MPCCase, loop: Rollout) -> Row:
+def _phases(built: Built, whole: Program, case: MPCCase, loop: MeasuredLoop) -> Row:
     """Phases of the whole loop if it is short, otherwise of a few steps that follow it."""
     iterations = built.solver.settings.max_iter
     if case.steps <= PROFILED_STEPS:
         return measure_phases(whole, (case.x0,), case.steps * iterations)
-    state: tuple[Any, ...] = (loop.x[:, -1], loop.warm_start)
+    state: tuple[Any, ...] = (loop.rollout.x[:, -1], loop.rollout.warm_start)
     program, _ = build(partial(continued, built, PROFILED_STEPS), *state)
     return measure_phases(program, state, PROFILED_STEPS * iterations)
 
