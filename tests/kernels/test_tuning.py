@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from warpmpc import CodegenError, PatternError, SettingsError
+from warpmpc import CodegenError, PatternError, QPSolver, SettingsError
 from warpmpc.codegen.cache import CACHE_VARIABLE, cache_folder
 from warpmpc.kernels import staged_variants
 from warpmpc.kernels.staged_engine import StagedKernels
 from warpmpc.kernels.staged_model import StagedShape, loop_shape, mailbox_fits, sides_for
 from warpmpc.kernels.staged_variants import StagedVariants
 from warpmpc.kernels.tuning import LoopTimer, ShapeStore, search, synthetic_loop
+from warpmpc.qp.kernel_loop import KernelLoop
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.symbolic.stage_program import build_stage_program, build_two_sided_program
@@ -275,3 +276,20 @@ class TestTimer:
         is_row = one.program.node_order >= patterns.cartpole(4).var_stage.size
         np.testing.assert_array_equal(factor[0, one.program.n_L :, 0] < 0, is_row)
         assert state.X.shape == data.Q.shape == R.shape
+
+
+@pytest.mark.gpu
+def test_on_the_device():
+    """What is measured first is the model's choice; what is kept is found by another solver."""
+    problem = patterns.cartpole(20)
+    labels = problem.stages
+    one = QPSolver(problem.P, problem.A, stages=labels)
+    found = one.tune(100)
+    assert {measured.shape.sides for measured in found} == {1, 2}
+    assert found[-1].seconds <= 1.02 * min(measured.seconds for measured in found)
+    assert all(measured.seconds > 0 for measured in found)
+    again = QPSolver(problem.P, problem.A, stages=labels)
+    assert isinstance(again.loop, KernelLoop)
+    used = again.loop.kernels_at(4)
+    assert isinstance(used, StagedKernels)
+    assert used.shape(4) == found[-1].shape
