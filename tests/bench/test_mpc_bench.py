@@ -134,6 +134,7 @@ class TestRows:
         assert found["control"]["instances"] == SAMPLE
         assert found["control"]["steps"] == [0, 1]
         assert 0 < found["control"]["relative"]["max"] < 1e-4
+        assert found["repeatable"] is True
 
     def test_starts_are_those_of_the_loop(self, bench):
         *_, kept = bench
@@ -144,6 +145,7 @@ class TestRows:
         assert not np.any(start.qp.y[:, 0])
         assert np.any(start.qp.y[:, 1])
 
+    @pytest.mark.slow
     def test_loop_is_that_of_rollout(self, bench):
         *_, kept = bench
         loop, built = kept[2][1].rollout, build_solver(*KEY)
@@ -211,9 +213,10 @@ class TestWrongResults:
         assert main(["bench", "pendulum", "--batch", "2", "--no-profile", *arguments, *SMALL]) == 1
         (row,) = read_rows(tmp_path / "rows.jsonl")
         assert row["correct"] is False
+        assert row["accuracy"]["repeatable"] is False  # the timed program is right
         assert row["phases"] is None
         text = capsys.readouterr().out
-        assert "WRONG: control" in text
+        assert "WRONG: control, control_p95, repeatable" in text
         assert "1 of 1 rows wrong" in text
         assert not (tmp_path / "plot.png").exists()
         with pytest.raises(ProblemError, match="holds no correct measurement"):
@@ -375,7 +378,13 @@ class TestPlots:
         bars = mpc_ablation.mpc_bars([*rows, other])
         assert bars == {"pendulum": {VARIANTS["sparse"].label: {33: pytest.approx(0.25)}}}
         layout = [
-            {"solver": name, "dtype": "float32", "batch": 8, "factor": {"per_s": per_s}}
+            {
+                "solver": name,
+                "dtype": "float32",
+                "batch": 8,
+                "device": "H200",
+                "factor": {"per_s": per_s},
+            }
             for name, per_s in (("no_segments", 10.0), ("batch_first", 5.0))
         ]
         (named,) = mpc_ablation.layout_bars(layout).values()

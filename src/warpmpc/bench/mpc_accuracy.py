@@ -8,7 +8,7 @@ are repeated on the sparse engine: another ordering and other kernels than the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -47,6 +47,8 @@ class MPCAccuracy:
         control: Deviation of applied controls from float64; see `deviation`.
         sample: Full-length loops of a sample: "size", "steps", "here" (this solver) and "float64",
             figures each.
+        repeatable: Whether the last timed run applied the same controls as the judged one, bit by
+            bit; None before it has run.
     """
 
     correct: bool
@@ -55,6 +57,13 @@ class MPCAccuracy:
     loop: dict[str, Any]
     control: dict[str, Any]
     sample: dict[str, Any]
+    repeatable: bool | None = None
+
+    def compared(self, judged: Any, timed: Any) -> MPCAccuracy:
+        """The same with a comparison of the controls of two runs."""
+        same = np.array_equal(judged, timed, equal_nan=True)
+        failed = self.failed if same else [*self.failed, "repeatable"]
+        return replace(self, repeatable=same, correct=self.correct and same, failed=failed)
 
 
 def figures(system: System, loop: Rollout) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -87,10 +88,11 @@ def measure_variant(
         "counted": counted_bytes(build_solver(DEFAULT, *key[1:]).solver),
         "phases": _phases(built, program, case, loop) if profile else None,
     }
-    accuracy = judge(loop, case.where, key, case.sample)
+    accuracy, judged = judge(loop, case.where, key, case.sample), np.asarray(loop.rollout.u)
     del loop  # its memory is free while the loop is timed
+    timed = _Timed(program)
     seconds = {"first_call_s": program.first_call_s, "budget_s": BUDGET_S}
-    time = measure(program.call, case.x0, repeats=repeats, **seconds)
+    time = measure(timed, case.x0, repeats=repeats, **seconds)
     return Measured(
         times={"sqp": time},
         settings={
@@ -99,12 +101,25 @@ def measure_variant(
             "steps": case.steps,
             "shift": False,
         },
-        accuracy=accuracy,
+        accuracy=accuracy.compared(judged, np.asarray(timed.u)),
         bytes_counted={"sqp": details["counted"]["total"]},
         memory=_memory(program, built, case),
         units=case.steps * built.solver.settings.max_iter,
         details=details,
     )
+
+
+class _Timed:
+    """Calls a program and keeps the controls of the last call."""
+
+    def __init__(self, program: Program):
+        """Nothing is called yet."""
+        self._program, self.u = program, None
+
+    def __call__(self, x0: jax.Array) -> MeasuredLoop:
+        loop = self._program.call(x0)
+        self.u = loop.rollout.u
+        return loop
 
 
 def _compile_times(built: Built, program: Program, *, first: bool, cold: bool) -> Row:
