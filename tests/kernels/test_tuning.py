@@ -131,6 +131,7 @@ class TestStore:
         store.put(5, START)
         (path,) = cache_folder().glob("tuned_*")
         path.write_bytes(damage(path.read_bytes()))
+        store = ShapeStore("text", "H200")
         with pytest.warns(RuntimeWarning, match="shapes are chosen by the model"):
             assert store.get(5) is None
         with pytest.warns(RuntimeWarning, match="shapes are chosen by the model"):
@@ -146,8 +147,11 @@ class TestStore:
     def test_a_folder_that_cannot_be_written(self, own_cache, monkeypatch):
         (own_cache / "file").write_text("")
         monkeypatch.setenv(CACHE_VARIABLE, str(own_cache / "file"))
+        store = ShapeStore("text", "H200")
         with pytest.warns(RuntimeWarning, match="cannot be written .* lost afterwards"):
-            ShapeStore("text", "H200").put(5, START)
+            store.put(5, START)
+        assert store.get(5) == START
+        assert ShapeStore("text", "H200").get(5) is None
 
 
 class TestVariants:
