@@ -43,6 +43,7 @@ class MPCCase:
         *,
         steps: int | None,
         sample: int,
+        full_loops: bool = True,
     ):
         """Draws with the seed of the benchmark.
 
@@ -53,11 +54,13 @@ class MPCCase:
             dtype: "float32" or "float64".
             steps: None: those of the system.
             sample: Most instances to compare with float64.
+            full_loops: Whether full-length loops of a sample are judged, too.
         """
         self.system_name, self.horizon, self.batch, self.dtype = system_name, horizon, batch, dtype
         system = build_solver(DEFAULT, system_name, horizon, dtype).system
         self.x0 = jnp.asarray(system.sample(batch), dtype=dtype)
         self.steps, self.sample = steps or system.steps, sample
+        self.full_loops = full_loops
         self.where = spread(batch, sample)
         self.generator = f"warpmpc.systems.make({system_name!r}).sample({batch})"
 
@@ -88,7 +91,8 @@ def measure_variant(
         "counted": counted_bytes(build_solver(DEFAULT, *key[1:]).solver),
         "phases": _phases(built, program, case, loop) if profile else None,
     }
-    accuracy, judged = judge(loop, case.where, key, case.sample), np.asarray(loop.rollout.u)
+    accuracy = judge(loop, case.where, key, case.sample, full_loops=case.full_loops)
+    judged = np.asarray(loop.rollout.u)
     del loop  # its memory is free while the loop is timed
     timed = _Timed(program)
     seconds = {"first_call_s": program.first_call_s, "budget_s": BUDGET_S}
