@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import warpmpc as wm
@@ -118,6 +119,22 @@ def everything_on_several_devices():
     # A program may ask for an uneven split; all devices do all the work then.
     uneven = jax.jit(lambda x: solver.solve(jax.lax.with_sharding_constraint(x, sharding)))
     equal(uneven(data(33)[0]), solver.solve(data(33)[0]))
+
+    quadratic_programs(sharding)
+
+
+def quadratic_programs(sharding):
+    rng, ones = np.random.default_rng(0), sp.eye_array(3, format="csc")
+    solver = wm.QPSolver(ones, ones, dtype="float64")
+    q, bounds = rng.normal(size=(BATCH, 3)), rng.uniform(0.1, 1, (BATCH, 3))
+    values = np.ones((BATCH, 3))
+    args = (values, q, values, -bounds, bounds)
+    wanted = jax.jit(solver.solve)(*args)
+    np.testing.assert_allclose(wanted.x, np.clip(-q, -bounds, bounds), atol=1e-2)
+    found = without_communication(solver.solve, *jax.device_put(args, sharding))
+    is_spread(found, sharding)
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-12)
 
 
 def one_of_many(number: int, count: int, port: int):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.experimental.custom_partitioning import SdyShardingRule, custom_partitioning
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -30,6 +29,9 @@ def on_every_device(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         if jax.device_count() == 1:
             return function(*args)
+        # Experimental in JAX: not needed, and not looked for, where there is one device.
+        from jax.experimental.custom_partitioning import custom_partitioning
+
         program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
         leaves, tree = jax.tree.flatten(args)
         whole = _Whole(program.jaxpr)
@@ -61,6 +63,13 @@ def check_divisible(leading: tuple[int, ...], sharding: NamedSharding) -> None:
         )
 
 
+def everywhere(place: Any) -> Any:
+    """Where the instances of a batch are: every device of a sharding, or the one device."""
+    if isinstance(place, NamedSharding):
+        return NamedSharding(place.mesh, PartitionSpec())
+    return place
+
+
 class _Whole:
     """The function on the whole batch, for where nothing is split."""
 
@@ -77,8 +86,10 @@ class _Parts:
     def __init__(self, function: Callable[..., Any], tree: Any, batch: int):
         self._function, self._tree, self._batch = function, tree, batch
 
-    def rule(self, _: Any, operands: Sequence[Any], results: Sequence[Any]) -> SdyShardingRule:
+    def rule(self, _: Any, operands: Sequence[Any], results: Sequence[Any]) -> Any:
         """The axes of all arrays, for the propagation of shardings through a program."""
+        from jax.experimental.custom_partitioning import SdyShardingRule
+
         whole: list[str] = []
 
         def axes(value: Any, *, is_batch: bool) -> tuple[str, ...]:
