@@ -5,8 +5,20 @@ import re
 import pytest
 
 from cases import kkt_of, weak_of
-from warpmpc.codegen.staged_text import factor_text, iteration_text, soft_order, softened_nodes
-from warpmpc.symbolic.stage_program import StageProgram, build_stage_program
+from warpmpc.codegen.staged_text import (
+    SideLayout,
+    eliminate_stage,
+    factor_text,
+    iteration_text,
+    side_layout,
+    soft_order,
+    softened_nodes,
+)
+from warpmpc.symbolic.stage_program import (
+    StageProgram,
+    build_stage_program,
+    build_two_sided_program,
+)
 
 
 def program_of(name: str) -> StageProgram:
@@ -75,3 +87,52 @@ class TestSoftRows:
         wanted = [(4 * sum(counts[:i]), 4) for i in reversed(range(len(counts)))]
         assert [tuple(map(int, pair)) for pair in starts] == wanted
         assert all(len(nodes) == 1 for nodes in softened_nodes(program, rows))
+
+
+class TestTwoSides:
+    def program(self, name: str = "cartpole") -> StageProgram:
+        structure, kkt = kkt_of(name)
+        return build_two_sided_program(kkt, structure.stages, weak_of(structure))
+
+    def sides(self, text: str) -> list[tuple[int, str]]:
+        """Parts between the places where both meet, with the side that runs them."""
+        parts = re.split(r"^ON_SIDE\((\d)\) \{$", text, flags=re.MULTILINE)
+        return [(int(side), part) for side, part in zip(parts[1::2], parts[2::2], strict=True)]
+
+    @pytest.mark.parametrize("emit", [factor_text, iteration_text])
+    def test_a_side_walks_its_own_chain(self, emit):
+        program = self.program()
+        comment = r"// \d+ stages of \d+ nodes from node (\d+) on"
+        for side, part in self.sides(emit(program)):
+            nodes = {int(node) for node in re.findall(comment, part)}
+            assert nodes <= {run.node for run in program.chains[side]}
+
+    def test_where_they_meet(self):
+        program = self.program("quadrotor")
+        assert factor_text(program).count("\nMEET\n") == 1
+        assert iteration_text(program).count("\nMEET\n") == 2
+        one = build_stage_program(*self.of_one_side("quadrotor"))
+        for emit in (factor_text, iteration_text):
+            assert not re.search("MEET|ON_SIDE|SEND|RECEIVED", emit(one))
+
+    def of_one_side(self, name: str):
+        structure, kkt = kkt_of(name)
+        return kkt, structure.stages, weak_of(structure)
+
+    def test_everything_sent_is_received(self):
+        program = self.program("quadrotor")
+        for emit, count in ((factor_text, 78), (iteration_text, 12)):
+            text = emit(program)
+            sent = {int(i) for i in re.findall(r"SEND\((\d+),", text)}
+            received = {int(i) for i in re.findall(r"RECEIVED\((\d+)\)", text)}
+            assert sent == received == set(range(count))
+        assert side_layout(program) == SideLayout(2, program.split, 78)
+
+    def test_values_of_K_from_other_text(self):
+        """Every value is read once, where it is needed first."""
+        program = self.program()
+        template = program.runs[-1].template
+        lines = "\n".join(eliminate_stage(template, program, lambda i: f"value({i})"))
+        assert "GET(Kk" not in lines
+        read = [int(i) for i in re.findall(r"value\((\d+)\)", lines)]
+        assert sorted(read) == list(range(template.n_K))

@@ -1,4 +1,7 @@
-"""Kernels that run a whole ADMM loop, against dense NumPy: staged (unrolled, rolled) and sparse."""
+"""Kernels that run a whole ADMM loop, against dense NumPy.
+
+Staged (unrolled with one and two sides, rolled) and sparse.
+"""
 
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -19,7 +22,11 @@ from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.symbolic.program import Program
 from warpmpc.symbolic.schedule import build_schedule
-from warpmpc.symbolic.stage_program import StageProgram, build_stage_program
+from warpmpc.symbolic.stage_program import (
+    StageProgram,
+    build_stage_program,
+    build_two_sided_program,
+)
 from warpmpc.symbolic.window import build_window
 from warpmpc.systems import patterns
 
@@ -28,8 +35,21 @@ SYSTEMS = {
     "quadrotor": partial(patterns.quadrotor, 3),
     "linear": partial(patterns.linear, 4),
 }
-CODES = ["unrolled", "rolled", "sparse"]
+CODES = ["unrolled", "two_sided", "rolled", "sparse"]
+STAGED = ["unrolled", "two_sided"]
 DTYPES = {"float32": 3e-4, "float64": 1e-10}  # largest error of iterates over their size
+# Large stages take long to compile, and twice as long with two sides.
+ALL = [
+    pytest.param(
+        name,
+        code,
+        dtype,
+        marks=[pytest.mark.slow] if code == "two_sided" and name != "cartpole" else [],
+    )
+    for name in SYSTEMS
+    for code in CODES
+    for dtype in DTYPES
+]
 SIGMA, OMEGA = 1e-6, 1.6
 TILES = 3
 FIXED = LoopLimits(check_every=0, span=20, max_iter=20)
@@ -130,9 +150,10 @@ def soft_rows(name: str) -> np.ndarray:
 @cache
 def kernels(name: str, code: str, dtype: str, soft: bool = False):
     kkt, structure = case(name).kkt, SYSTEMS[name]()
-    program: Program = build_stage_program(kkt, structure.stages, weak_of(structure))
+    build = build_two_sided_program if code == "two_sided" else build_stage_program
+    program: Program = build(kkt, structure.stages, weak_of(structure))
     rows = soft_rows(name) if soft else []
-    if code == "unrolled":
+    if code in ("unrolled", "two_sided"):
         assert isinstance(program, StageProgram)
         nodes = np.flatnonzero(np.isin(program.node_order, rows)).tolist()
         return StagedKernels(program, kkt.n_vars, dtype, soft=nodes)
@@ -192,9 +213,7 @@ def run(name: str, code: str, dtype: str, *, limits=FIXED, given=None, status=No
     return kernel.iterate(factor, R, data, state, numbers, begin, limits), kernel.program
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("code", CODES)
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize(("name", "code", "dtype"), ALL)
 def test_iterates_and_report(name, code, dtype):
     given = case(name)
     end, program = run(name, code, dtype)
@@ -210,7 +229,8 @@ def test_iterates_and_report(name, code, dtype):
 
 
 @pytest.mark.parametrize(
-    ("code", "dtype"), [*((code, "float64") for code in CODES), ("unrolled", "float32")]
+    ("code", "dtype"),
+    [*((code, "float64") for code in CODES), *((code, "float32") for code in STAGED)],
 )
 def test_soft_rows(code, dtype):
     given, limits = soft_case("cartpole"), LoopLimits(check_every=20, span=20, max_iter=20)
@@ -242,10 +262,12 @@ def test_stages_with_other_soft_rows_share_their_code():
     assert rolled.soft_nodes.size == soft.size
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_factors_of_the_stages(name, dtype):
-    given, kernel = case(name), kernels(name, "unrolled", dtype)
+@pytest.mark.parametrize(
+    ("name", "code", "dtype"),
+    [one for one in ALL if one.values[1] in STAGED],
+)
+def test_factors_of_the_stages(name, code, dtype):
+    given, kernel = case(name), kernels(name, code, dtype)
     program = kernel.program
     data, _ = data_of(given, program, dtype)
     factor = problems(kernel.factor(data.K))

@@ -145,11 +145,11 @@ class TestSharedMemoryLimit:
     def test_with_a_gpu_that_of_the_device(self, monkeypatch):
         asked = []
 
-        def device(name: str) -> SimpleNamespace:
-            asked.append(name)
+        def device(place: jax.Device) -> SimpleNamespace:
+            asked.append(place)
             return SimpleNamespace(max_shared_memory_per_block=101_376)
 
         monkeypatch.setattr(ffi.jax, "default_backend", lambda: "gpu")
-        monkeypatch.setattr(ffi.wp, "get_device", device)
+        monkeypatch.setattr(ffi.wp, "device_from_jax", device)
         assert shared_memory_limit() == 101_376
-        assert asked == [f"cuda:{jax.devices()[0].id}"]
+        assert asked == [jax.local_devices()[0]]

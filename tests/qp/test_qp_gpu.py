@@ -10,8 +10,9 @@ from warpmpc.systems import linear_mpc
 pytestmark = pytest.mark.gpu
 
 ENGINES = {
-    "unrolled": {"staged": StagedSettings(code="unrolled", prefetch=False)},
-    "prefetched": {"staged": StagedSettings(code="unrolled", prefetch=True)},
+    "unrolled": {"staged": StagedSettings(code="unrolled", prefetch=False, sides=1)},
+    "prefetched": {"staged": StagedSettings(code="unrolled", prefetch=True, sides=1)},
+    "two_sided": {"staged": StagedSettings(code="unrolled", sides=2)},
     "rolled": {"staged": StagedSettings(code="rolled")},
     "sparse": {"engine": "sparse"},
 }

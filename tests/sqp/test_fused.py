@@ -11,7 +11,7 @@ from mpc_cases import pendulum
 from sqp_cases import FIXED, FIXED_QP, PROBLEMS, points, soft_arm
 from warpmpc import ADMMSettings, LineSearchSettings, MPCSolver, SettingsError, StagedSettings
 from warpmpc.sqp import fused as module
-from warpmpc.sqp.fused import FusedIteration
+from warpmpc.sqp.fused import FusedIteration, build_iteration
 from warpmpc.sqp.iteration import SQPIteration
 
 BATCH = 33
@@ -129,7 +129,7 @@ class TestRefusals:
         with pytest.raises(SettingsError, match=f"fused=True is not possible because {reason}"):
             MPCSolver(PROBLEMS["mixed"](), settings, "float64", "staged")
         free = MPCSolver(PROBLEMS["mixed"](), replace(settings, fused=None), "float64", "staged")
-        assert type(free._iteration) is SQPIteration
+        assert type(build_iteration(free.programs, free.qp, free.settings)) is SQPIteration
 
     def test_soft_rows(self):
         with pytest.raises(SettingsError, match="because there are soft rows"):
@@ -145,4 +145,5 @@ class TestRefusals:
             MPCSolver(pendulum(3), replace(FIXED, fused=True), "float64", "staged")
 
     def test_default(self):
-        assert isinstance(MPCSolver(pendulum(3), FIXED)._iteration, FusedIteration)
+        free = MPCSolver(pendulum(3), FIXED)
+        assert isinstance(build_iteration(free.programs, free.qp, free.settings), FusedIteration)

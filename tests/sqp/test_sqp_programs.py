@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import warpmpc as wm
 from sqp_cases import FIXED, FIXED_QP, arm
 from warpmpc import ADMMSettings, MPCSolver, MPCWarmStart, QPState, SQPSettings
 
@@ -78,6 +79,7 @@ class TestOneProgramPerNumberOfTiles:
             equal(step(batch), first(whole, batch))
         assert not any("_solutions" in name for name in compiled)
 
+    @pytest.mark.slow
     def test_gradient(self, solver, data, compiled):
         """Also of the way back, when no program of the caller surrounds it."""
 
@@ -91,6 +93,7 @@ class TestOneProgramPerNumberOfTiles:
         np.testing.assert_array_equal(gradient(40), whole[:40])
         assert not any("_cotangents" in name or "_solutions" in name for name in compiled)
 
+    @pytest.mark.slow
     def test_inside_programs_of_the_caller(self, solver, data):
         wanted = first(solver.solve(*data), 40)
         fold = jax.tree.map(lambda a: a.reshape(5, 8, *a.shape[1:]), first(data, 40))
@@ -100,6 +103,7 @@ class TestOneProgramPerNumberOfTiles:
         ):
             equal(jax.tree.map(lambda a: a.reshape(40, *a.shape[2:]), found), wanted)
 
+    @pytest.mark.slow
     def test_constants_of_a_traced_program(self, solver, data):
         found = jax.jit(lambda: solver.solve(*first(data, 3), donate=True))()
         equal(found, solver.solve(*first(data, 3)))
@@ -115,11 +119,13 @@ class TestParts:
 
     def memory(self, solver, batch):
         x0 = jax.ShapeDtypeStruct((batch, 2), "float64")
-        params = jax.eval_shape(solver.pack, x0)
+        params = jax.eval_shape(lambda x: solver._packed(x, None), x0)
         start = jax.eval_shape(lambda x: solver.cold_start(solver.z_guess(x)), x0)
-        found = solver._solve.compiled.lower(params, start).compile().memory_analysis()
+        args = (params.common, replace(params, common=None), start)
+        found = solver._solve.compiled.lower(*args).compile().memory_analysis()
         return found.temp_size_in_bytes
 
+    @pytest.mark.slow
     def test_results_and_memory(self, solver, data):
         """No bit changes; temporaries are those of one part, apart from results."""
         parts = self.solver(max_batch=32)
@@ -191,3 +197,18 @@ class TestStableMemory:
         (live, resident), (live_after, resident_after) = sizes
         assert live_after == live
         assert resident_after - resident < 4 * 2**20
+
+    @pytest.mark.slow
+    def test_closed_loop(self):
+        """Warm starts stay where they are from step to step: only what is recorded grows."""
+        solver = MPCSolver(arm(3), ONE_STEP, "float64", "staged")
+
+        def memory(steps):
+            loop = jax.jit(lambda x: wm.rollout(solver, lambda x, u: x + 0.1 * u, x, steps))
+            shape = jax.ShapeDtypeStruct((1024, 2), "float64")
+            found = loop.lower(shape).compile().memory_analysis()
+            return found.temp_size_in_bytes, found.output_size_in_bytes
+
+        (temporary, results), (more_temporary, more_results) = memory(4), memory(64)
+        assert more_temporary - temporary <= 2 * (more_results - results)
+        assert more_results - results < 64 * 1024 * 100

@@ -13,7 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from warpmpc import systems
-from warpmpc._errors import SettingsError
+from warpmpc._errors import SettingsError, WarpMPCError
+from warpmpc.bench.mpc_bytes import program_of
 from warpmpc.bench.mpc_measure import MPCCase, measure_variant
 from warpmpc.bench.mpc_variants import DEFAULT, VARIANTS, build_solver
 from warpmpc.bench.record import Row
@@ -35,6 +36,7 @@ class MPCBenchSettings(Sweep):
         sample: Instances that are checked against float64.
         cold: Whether kernels are built as on a new machine, without any cache.
         profile: Whether to measure phases.
+        full_loops: Whether to run a sample of full-length loops, here and in float64.
     """
 
     choices: ClassVar[tuple[str, ...]] = tuple(VARIANTS)
@@ -50,6 +52,7 @@ class MPCBenchSettings(Sweep):
     sample: int = 256
     cold: bool = False
     profile: bool = True
+    full_loops: bool = True
 
     def __post_init__(self) -> None:
         """Refuses what cannot be measured."""
@@ -108,7 +111,7 @@ class MPCRunner(Runner):
             "m": problem.n_cons,
             "nnz_P": qp.P_pattern.nnz,
             "nnz_A": qp.A_pattern.nnz,
-            "nnz_L": None if qp.program is None else qp.program.n_L,
+            "nnz_L": program_of(built.solver).n_L,
             "full_steps": built.system.steps,
         }
 
@@ -126,6 +129,7 @@ class MPCRunner(Runner):
             step.dtype,
             steps=settings.steps,
             sample=settings.sample,
+            full_loops=settings.full_loops,
         )
 
     def measure(self, step: Step, case: MPCCase) -> Measured:
@@ -134,6 +138,15 @@ class MPCRunner(Runner):
         return measure_variant(
             step.solver, case, self._repeats, cold=settings.cold, profile=settings.profile
         )
+
+    def _obstacle(self, step: Step) -> str | None:
+        """Some variants do not suit all systems."""
+        settings = self._settings
+        try:
+            build_solver(step.solver, settings.system, settings.horizon, step.dtype)
+        except WarpMPCError as error:
+            return f"{type(error).__name__}: {error}"
+        return super()._obstacle(step)
 
     def bytes_wanted(self, step: Step) -> int:
         """Trajectories, and the state of all instances; solves work in parts that fit."""

@@ -72,7 +72,8 @@ def layout_bars(rows: Sequence[Row]) -> dict[str, Bars]:
     tiled, _ = LAYOUTS
     bars = ratios(rates, tiled)
     named = {f"{LAYOUTS[solver]}, over {LAYOUTS[tiled]}": bars[solver] for solver in bars}
-    return {"layout (factorisation of the LDL' benchmark)": named} if named else {}
+    title = "layout (factorisations of `bench ldl`"
+    return {f"{title}, {rows[-1]['device']})": named} if named else {}
 
 
 def ratios(rates: Bars, base: str) -> Bars:

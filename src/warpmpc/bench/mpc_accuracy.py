@@ -8,7 +8,7 @@ are repeated on the sparse engine: another ordering and other kernels than the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -17,22 +17,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc import systems
-from warpmpc.bench.checking import spread
-from warpmpc.bench.mpc_loop import RESIDUALS, start_of
+from warpmpc.bench.mpc_loop import MOST_PARTS, RESIDUALS, MeasuredLoop, checked_steps
 from warpmpc.bench.mpc_variants import build_solver
 from warpmpc.sim.rollout import rollout
 from warpmpc.sim.types import Rollout
 from warpmpc.sqp.solver import MPCSolver
 from warpmpc.systems.base import System
 
-# Median deviation of the applied control, relative to the range of this input.
-CONTROL_LIMITS = {"float32": 1e-3, "float64": 1e-6}
+# Deviation of the applied control relative to the range of this input: median and 95 % quantile.  A
+# line search that decides otherwise by a last bit takes another step, so that few may be far off.
+CONTROL_LIMITS = {"float32": (1e-3, 1e-2), "float64": (1e-6, 1e-4)}
 # By how much fewer runs may succeed, or keep their constraints, than in float64: a few instances of
 # a nonlinear loop may end on either side of a threshold.
 RATE_MARGIN = 0.02
 # Mean violation measure of the plans, relative and absolute.
 THETA_FACTOR, THETA_SLACK = 1.1, 1e-4
-CHECKED_STEPS = 3  # of the measured loop, first and last among them
 _PART = 8192  # instances whose trajectories are on the host in float64 at once
 
 
@@ -47,7 +46,9 @@ class MPCAccuracy:
         loop: Figures of the whole measured loop; see `figures`.
         control: Deviation of applied controls from float64; see `deviation`.
         sample: Full-length loops of a sample: "size", "steps", "here" (this solver) and "float64",
-            figures each.
+            figures each; None if there were none.
+        repeatable: Whether the last timed run applied the same controls as the judged one, bit by
+            bit; None before it has run.
     """
 
     correct: bool
@@ -55,7 +56,14 @@ class MPCAccuracy:
     limits: dict[str, float | None]
     loop: dict[str, Any]
     control: dict[str, Any]
-    sample: dict[str, Any]
+    sample: dict[str, Any] | None
+    repeatable: bool | None = None
+
+    def compared(self, judged: Any, timed: Any) -> MPCAccuracy:
+        """The same with a comparison of the controls of two runs."""
+        same = np.array_equal(judged, timed, equal_nan=True)
+        failed = self.failed if same else [*self.failed, "repeatable"]
+        return replace(self, repeatable=same, correct=self.correct and same, failed=failed)
 
 
 def figures(system: System, loop: Rollout) -> dict[str, Any]:
@@ -124,22 +132,21 @@ class Reference:
             self.solver = MPCSolver(problem, settings, dtype="float64")
             self._other = MPCSolver(problem, settings, dtype="float64", engine="sparse")
 
-    def controls(self, loop: Rollout, steps: np.ndarray, size: int) -> np.ndarray:
-        """First inputs from the recorded starts, ``[instances, steps, n_u]``.
+    def controls(self, loop: MeasuredLoop, size: int) -> np.ndarray:
+        """First inputs from the starts of a loop, ``[instances, steps, n_u]``.
 
         Args:
-            loop: With recorded starts.
-            steps: Which steps to repeat.
-            size: Instances of the solve, one compiled program for smaller samples, too.
+            loop: With starts.
+            size: Instances of the solve: one compiled program for smaller samples, too.
         """
-        starts = start_of(loop.recorded, steps)
-        count = starts[0].shape[0]
+        starts = jax.tree.map(lambda a: np.asarray(a, dtype=np.float64), loop.starts)
+        leading = starts[0].shape[:2]
         flat = jax.tree.map(lambda a: a.reshape(-1, a.shape[-1]), starts)
         padded = jax.tree.map(lambda a: np.resize(a, (max(size, len(a)), a.shape[-1])), flat)
         with jax.enable_x64(True):
             x, warm_start = jax.tree.map(jnp.asarray, padded)
             u = np.asarray(self._other.solve(x, None, warm_start).u)
-        return u[: count * len(steps), 0].reshape(count, len(steps), -1)
+        return u[: leading[0] * leading[1], 0].reshape(*leading, -1)
 
 
 @cache
@@ -170,13 +177,12 @@ def _sample_exact(system_name: str, horizon: int | None, size: int) -> Any:
         return sample_loop(oracle.system, oracle.solver, size)
 
 
-def deviation(loop: Rollout, wanted: np.ndarray, steps: np.ndarray, where: np.ndarray) -> Any:
+def deviation(loop: Rollout, wanted: np.ndarray, where: np.ndarray) -> dict[str, Any]:
     """How far applied controls are from those of float64.
 
     Args:
         loop: The measured loop.
-        wanted: Controls of float64, ``[instances, steps, n_u]``.
-        steps: Which steps they belong to.
+        wanted: Controls of float64 at the checked steps, ``[instances, steps, n_u]``.
         where: Instances of the loop.
 
     Returns:
@@ -185,6 +191,7 @@ def deviation(loop: Rollout, wanted: np.ndarray, steps: np.ndarray, where: np.nd
         and inputs: "absolute", and "relative" to the range.
     """
     u = np.asarray(loop.u[where], dtype=np.float64)
+    steps = checked_steps(u.shape[1])
     # An input that sits at its limit has no range to speak of.
     span = np.maximum(np.ptp(u, axis=(0, 1)), np.abs(u).max(axis=(0, 1)))
     span = np.where(span == 0, 1.0, span)
@@ -206,26 +213,46 @@ def _quantiles(values: np.ndarray) -> dict[str, float | None]:
 
 
 def judge(
-    loop: Rollout, where: np.ndarray, key: tuple[str, str, int | None, str], size: int
+    loop: MeasuredLoop,
+    where: np.ndarray,
+    key: tuple[str, str, int | None, str],
+    size: int,
+    *,
+    full_loops: bool = True,
 ) -> MPCAccuracy:
     """All figures of a measured loop, and whether it may be shown.
 
     Args:
         loop: The whole batch.
-        where: Instances whose starts were recorded.
+        where: Instances whose starts were kept.
         key: Variant, system, horizon and dtype.
         size: Of the sample of full-length loops.
+        full_loops: Whether to run that sample.
     """
-    name, system_name, horizon, dtype = key
+    _, system_name, horizon, dtype = key
     oracle = reference(system_name, horizon)
-    steps = spread(loop.u.shape[1], CHECKED_STEPS)
-    found = figures(oracle.system, loop)
-    control = deviation(loop, oracle.controls(loop, steps, CHECKED_STEPS * size), steps, where)
-    here = _sample_here(name, system_name, horizon, dtype, size)
-    exact = _sample_exact(system_name, horizon, size)
-    limits = {"control": CONTROL_LIMITS[dtype], **_sample_limits(exact)}
+    found = figures(oracle.system, loop.rollout)
+    control = deviation(loop.rollout, oracle.controls(loop, MOST_PARTS * size), where)
+    median, p95 = CONTROL_LIMITS[dtype]
+    limits: dict[str, float | None] = {"control": median, "control_p95": p95}
     checks = {
         "control": at_most(control["relative"]["median"], limits["control"]),
+        "control_p95": at_most(control["relative"]["p95"], limits["control_p95"]),
+        "finite": found["finite"],
+    }
+    sample = None
+    if full_loops:
+        here, exact = _sample_here(*key, size), _sample_exact(system_name, horizon, size)
+        sample = {"size": size, "steps": here["steps"], "here": here, "float64": exact}
+        limits |= _sample_limits(exact)
+        checks |= _sample_checks(found, here, limits)
+    failed = [check for check, fine in checks.items() if not fine]
+    return MPCAccuracy(not failed, failed, limits, found, control, sample)
+
+
+def _sample_checks(found: Any, here: Any, limits: dict[str, Any]) -> dict[str, bool]:
+    """Whether full-length loops, of the whole batch if it has any, are as good as in float64."""
+    checks = {
         "finite": found["finite"] and here["finite"],
         "theta": at_most(here["theta"][0], limits["theta"]),
         "satisfied": here["satisfied"] >= limits["satisfied"],
@@ -233,9 +260,7 @@ def judge(
     }
     if found["success"] is not None:
         checks["success"] &= found["success"] >= limits["success"]
-    failed = [check for check, fine in checks.items() if not fine]
-    sample = {"size": size, "steps": here["steps"], "here": here, "float64": exact}
-    return MPCAccuracy(not failed, failed, limits, found, control, sample)
+    return checks
 
 
 def _sample_limits(exact: dict[str, Any]) -> dict[str, float | None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from warpmpc.qp.kernel_loop import KernelLoop
 from warpmpc.sqp.solver import MPCSolver
 from warpmpc.symbolic.program import Program
 
@@ -30,10 +31,8 @@ def counted_bytes(solver: MPCSolver) -> dict[str, int]:
     Returns:
         Bytes of these phases, and their sum "total".
     """
-    problem, program = solver.problem, solver.qp.program
+    problem, program = solver.problem, program_of(solver)
     n, m = problem.n_vars, problem.n_cons
-    if program is None:
-        raise TypeError(f"Engine {solver.engine!r} does not stream a factor.")
     nodes, L = program.n_nodes, program.n_L
     kept = nodes - n_leaves(program, solver.qp.n_vars)
     forward = L + kept + 2 * n + m + kept
@@ -45,6 +44,13 @@ def counted_bytes(solver: MPCSolver) -> dict[str, int]:
     }
     counts = {name: np.dtype(solver.dtype).itemsize * count for name, count in counts.items()}
     return {**counts, "total": sum(counts.values())}
+
+
+def program_of(solver: MPCSolver) -> Program:
+    """The elimination that the kernels of a solver run."""
+    if not isinstance(solver.qp.loop, KernelLoop):
+        raise TypeError(f"Engine {solver.engine!r} does not stream a factor.")
+    return solver.qp.loop.program
 
 
 def n_leaves(program: Program, n_vars: int) -> int:

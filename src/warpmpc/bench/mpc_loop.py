@@ -1,89 +1,98 @@
 """The closed loop that is measured, and what is kept of it.
 
-Reads: a solver with its system, initial states.  Produces: `Rollout`s that also hold where some
-instances started each step, so that single steps can be repeated in float64.
+Reads: a solver with its system, initial states.  Produces: `MeasuredLoop`, which also holds where
+some instances were before some steps, so that single solves can be repeated in float64.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.bench.mpc_variants import Built
 from warpmpc.sim.rollout import rollout
 from warpmpc.sim.types import Rollout
-from warpmpc.sqp.solver import MPCSolver
-from warpmpc.sqp.types import MPCWarmStart, QPState
+from warpmpc.sqp.types import MPCWarmStart
 
 RESIDUALS = ("primal_residual", "dual_residual")
-STARTS = ("start_x", "start_z", "start_d", "start_s", "start_y")
+MOST_PARTS = 4
 
 
-def closed_loop(built: Built, steps: int, instances: np.ndarray, x0: jax.Array) -> Rollout:
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class MeasuredLoop:
+    """A closed loop.
+
+    Attributes:
+        rollout: Of the whole batch, with the residuals of its QPs.
+        starts: States and warm starts of some instances before the steps `checked_steps`,
+            ``[instances, steps, ...]`` each.
+    """
+
+    rollout: Rollout
+    starts: tuple[jax.Array, MPCWarmStart]
+
+
+def n_parts(steps: int) -> int:
+    """Equal parts that the steps of a loop are cut into."""
+    return max(parts for parts in range(1, min(steps, MOST_PARTS) + 1) if steps % parts == 0)
+
+
+def checked_steps(steps: int) -> np.ndarray:
+    """Steps whose solves are compared with float64: those that begin a part."""
+    return np.arange(0, steps, steps // n_parts(steps))
+
+
+def closed_loop(built: Built, steps: int, where: np.ndarray, x0: jax.Array) -> MeasuredLoop:
     """The closed loop of a benchmark: plant of the system, warm starts as they are.
 
     Args:
         built: The solver.
         steps: Solves.
-        instances: Those whose starts are recorded.
+        where: Instances whose starts are kept.
         x0: Initial states ``[batch, n_x]``.
     """
-    # The published loops do not move warm starts along the horizon.
-    return rollout(
-        _Recorder(built.solver, instances),
-        built.system.simulate,
-        x0,
-        steps,
-        shift=False,
-        record=(*RESIDUALS, *STARTS),
-    )
+    solver, parts = built.solver, n_parts(steps)
+
+    def part(state: tuple[jax.Array, MPCWarmStart], _: None) -> tuple[Any, Any]:
+        starts = jax.tree.map(lambda a: a[where], state)
+        loop = _steps(built, steps // parts, *state)
+        end = (loop.x[:, -1], loop.warm_start)
+        # Warm starts of all parts would be more than all else together.
+        return end, (replace(loop, x=loop.x[:, 1:], warm_start=None), starts)  # pyright: ignore[reportArgumentType]
+
+    begin = (x0, solver.cold_start(solver.z_guess(x0)))
+    (_, warm_start), (loops, starts) = jax.lax.scan(part, begin, None, length=parts)
+    joined = jax.tree.map(_joined, loops)
+    x = jnp.concatenate([x0[:, None], joined.x], axis=1)
+    starts = jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), starts)
+    return MeasuredLoop(replace(joined, x=x, warm_start=warm_start), starts)
+
+
+def _joined(array: jax.Array) -> jax.Array:
+    """``[parts, batch, steps of a part, ...]`` to ``[batch, steps, ...]``."""
+    parts, batch, steps, *rest = array.shape
+    return jnp.moveaxis(array, 0, 1).reshape(batch, parts * steps, *rest)
 
 
 def continued(built: Built, steps: int, x: jax.Array, warm_start: MPCWarmStart) -> Any:
     """More steps of a closed loop; returns its end."""
-    loop = rollout(
-        built.solver, built.system.simulate, x, steps, shift=False, warm_start=warm_start
-    )
+    loop = _steps(built, steps, x, warm_start)
     return loop.x[:, -1], loop.warm_start
 
 
-def start_of(recorded: dict[str, Any], steps: np.ndarray) -> tuple[np.ndarray, MPCWarmStart]:
-    """States and warm starts of the recorded instances before some steps, in float64 on the host.
-
-    Returns:
-        Arrays ``[instances, steps, ...]``.
-    """
-    x, z, d, s, y = (np.asarray(recorded[name], dtype=np.float64)[:, steps] for name in STARTS)
-    return x, MPCWarmStart(z, QPState(d, s, y))  # pyright: ignore[reportArgumentType]
-
-
-class _Recorder:
-    """A solver whose solutions say where some instances started: a `Controller`."""
-
-    def __init__(self, solver: MPCSolver, instances: np.ndarray):
-        """Takes over what a closed loop needs."""
-        self._solver, self._instances = solver, instances
-        self.dtype = solver.dtype
-        self.step, self.z_guess = solver.step, solver.z_guess
-        self.cold_start, self.shift = solver.cold_start, solver.shift
-
-    def solve(self, x0: jax.Array, params: Any, warm_start: MPCWarmStart) -> Any:
-        """The solution, and the starts of the recorded instances."""
-        solution = self._solver.solve(x0, params, warm_start)
-        qp = warm_start.qp
-        arrays = (x0, warm_start.z, qp.d, qp.s, qp.y)
-        starts = [array[self._instances] for array in arrays]
-        return _Seen(solution, dict(zip(STARTS, starts, strict=True)))
-
-
-class _Seen:
-    """A solution with more attributes."""
-
-    def __init__(self, solution: Any, more: dict[str, jax.Array]):
-        """Attributes in `more` come first."""
-        self._solution, self._more = solution, more
-
-    def __getattr__(self, name: str) -> Any:
-        return self._more[name] if name in self._more else getattr(self._solution, name)
+def _steps(built: Built, steps: int, x: jax.Array, warm_start: MPCWarmStart) -> Rollout:
+    # The published loops do not move warm starts along the horizon.
+    return rollout(
+        built.solver,
+        built.system.simulate,
+        x,
+        steps,
+        shift=False,
+        warm_start=warm_start,
+        record=RESIDUALS,
+    )

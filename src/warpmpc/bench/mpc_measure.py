@@ -6,20 +6,21 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.bench.checking import spread
 from warpmpc.bench.mpc_accuracy import judge
-from warpmpc.bench.mpc_bytes import counted_bytes
-from warpmpc.bench.mpc_loop import closed_loop, continued
+from warpmpc.bench.mpc_bytes import counted_bytes, program_of
+from warpmpc.bench.mpc_loop import MeasuredLoop, closed_loop, continued
 from warpmpc.bench.mpc_phases import measure_phases
 from warpmpc.bench.mpc_variants import DEFAULT, Built, build_solver, settings_of
 from warpmpc.bench.record import Row
 from warpmpc.bench.timing import Measured, Program, build, measure
 from warpmpc.kernels.loading import empty_caches
-from warpmpc.sim.types import Rollout
 
+BUDGET_S = 4.0  # for the timings of one loop; a slower one is timed once
 PROFILED_STEPS = 3  # all steps of a loop with fixed iterations do the same work
 
 
@@ -42,6 +43,7 @@ class MPCCase:
         *,
         steps: int | None,
         sample: int,
+        full_loops: bool = True,
     ):
         """Draws with the seed of the benchmark.
 
@@ -52,11 +54,13 @@ class MPCCase:
             dtype: "float32" or "float64".
             steps: None: those of the system.
             sample: Most instances to compare with float64.
+            full_loops: Whether full-length loops of a sample are judged, too.
         """
         self.system_name, self.horizon, self.batch, self.dtype = system_name, horizon, batch, dtype
         system = build_solver(DEFAULT, system_name, horizon, dtype).system
         self.x0 = jnp.asarray(system.sample(batch), dtype=dtype)
         self.steps, self.sample = steps or system.steps, sample
+        self.full_loops = full_loops
         self.where = spread(batch, sample)
         self.generator = f"warpmpc.systems.make({system_name!r}).sample({batch})"
 
@@ -87,18 +91,39 @@ def measure_variant(
         "counted": counted_bytes(build_solver(DEFAULT, *key[1:]).solver),
         "phases": _phases(built, program, case, loop) if profile else None,
     }
-    accuracy = judge(loop, case.where, key, case.sample)
+    accuracy = judge(loop, case.where, key, case.sample, full_loops=case.full_loops)
+    judged = np.asarray(loop.rollout.u)
     del loop  # its memory is free while the loop is timed
-    time = measure(program.call, case.x0, repeats=repeats, first_call_s=program.first_call_s)
+    timed = _Timed(program)
+    seconds = {"first_call_s": program.first_call_s, "budget_s": BUDGET_S}
+    time = measure(timed, case.x0, repeats=repeats, **seconds)
     return Measured(
         times={"sqp": time},
-        settings={"variant": name, **settings_of(name, built), "steps": case.steps, "shift": False},
-        accuracy=accuracy,
+        settings={
+            "variant": name,
+            **settings_of(name, built, case.batch),
+            "steps": case.steps,
+            "shift": False,
+        },
+        accuracy=accuracy.compared(judged, np.asarray(timed.u)),
         bytes_counted={"sqp": details["counted"]["total"]},
         memory=_memory(program, built, case),
         units=case.steps * built.solver.settings.max_iter,
         details=details,
     )
+
+
+class _Timed:
+    """Calls a program and keeps the controls of the last call."""
+
+    def __init__(self, program: Program):
+        """Nothing is called yet."""
+        self._program, self.u = program, None
+
+    def __call__(self, x0: jax.Array) -> MeasuredLoop:
+        loop = self._program.call(x0)
+        self.u = loop.rollout.u
+        return loop
 
 
 def _compile_times(built: Built, program: Program, *, first: bool, cold: bool) -> Row:
@@ -119,12 +144,12 @@ def _compile_times(built: Built, program: Program, *, first: bool, cold: bool) -
     }
 
 
-def _phases(built: Built, whole: Program, case: MPCCase, loop: Rollout) -> Row:
+def _phases(built: Built, whole: Program, case: MPCCase, loop: MeasuredLoop) -> Row:
     """Phases of the whole loop if it is short, otherwise of a few steps that follow it."""
     iterations = built.solver.settings.max_iter
     if case.steps <= PROFILED_STEPS:
         return measure_phases(whole, (case.x0,), case.steps * iterations)
-    state: tuple[Any, ...] = (loop.x[:, -1], loop.warm_start)
+    state: tuple[Any, ...] = (loop.rollout.x[:, -1], loop.rollout.warm_start)
     program, _ = build(partial(continued, built, PROFILED_STEPS), *state)
     return measure_phases(program, state, PROFILED_STEPS * iterations)
 
@@ -133,8 +158,7 @@ def _memory(program: Program, built: Built, case: MPCCase) -> dict[str, int] | N
     """By XLA's account; the data themselves are parameters, trajectories, QP states and factors."""
     if program.memory_bytes is None:
         return None
-    problem, qp = built.system.problem, built.solver.qp
-    values = 2 * (problem.n_vars + problem.n_cons) + problem.n_x0
-    values += 0 if qp.program is None else qp.program.n_L + qp.program.n_nodes
+    problem, factor = built.system.problem, program_of(built.solver)
+    values = 2 * (problem.n_vars + problem.n_cons) + problem.n_x0 + factor.n_L + factor.n_nodes
     storage = case.batch * values * np.dtype(case.dtype).itemsize
     return {"peak_bytes": program.memory_bytes, "storage_bytes": storage}

@@ -27,7 +27,7 @@ PHASES: dict[str, tuple[str, ...]] = {
     "line_search": ("evaluate", "search"),
 }
 REST = "rest"
-_NAMED = 12  # kernels that a row lists
+_NAMED = 8  # kernels of the rest that a row lists
 # What Warp adds to the name of a kernel.
 _ADDED = re.compile(r"^.*__locals__|_[0-9a-f]{8}_cuda_kernel_forward$|_\d+$")
 _CUSTOM_CALL = re.compile(r'%?([\w.\-]+) = .*custom-call\(.*custom_call_target="([^"]+)"')
@@ -60,7 +60,8 @@ def measure_phases(program: Program, args: Sequence[Any], iterations: int) -> Ro
     Returns:
         "source", "iterations", "span_s" (first to last event), "seconds" and "shares" by phase,
         "idle_share" (nothing runs; None on the CPU), "other_share" (all but ADMM), "kernels" (calls
-        and seconds of the longest) and "reason": None, or why all the others are.
+        and seconds of ours and the longest of the rest) and "reason": None, or why all the others
+        are.
     """
     try:
         profile, wall = _trace(program, args)
@@ -136,14 +137,16 @@ def _unknown(reason: str) -> Row:
 
 
 def _longest(events: Iterable[Event]) -> dict[str, list[float]]:
-    """Calls and seconds of the kernels that take longest, by name."""
+    """Calls and seconds of our kernels and of those of the rest that take longest, by name."""
     found: dict[str, list[float]] = {}
     for event in events:
         calls_seconds = found.setdefault(_ADDED.sub("", event.name), [0, 0.0])
         calls_seconds[0] += 1
         calls_seconds[1] += 1e-9 * event.duration
     longest = sorted(found.items(), key=lambda item: -item[1][1])
-    return dict(longest[:_NAMED])
+    ours = [item for item in longest if phase_of(item[0]) != REST]
+    rest = [item for item in longest if phase_of(item[0]) == REST]
+    return dict(ours + rest[:_NAMED])
 
 
 def _trace(program: Program, args: Sequence[Any]) -> tuple[Any, float]:

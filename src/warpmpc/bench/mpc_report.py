@@ -42,10 +42,10 @@ def line(row: Row) -> str:
 
 
 def success_of(row: Row) -> float | None:
-    """Success of the whole batch, or of the sample where the loop was too short to tell."""
+    """Success of the whole batch, or of the sample where the loop was too short, if known."""
     found = row["accuracy"]
-    whole = found["loop"]["success"]
-    return found["sample"]["here"]["success"] if whole is None else whole
+    whole, sample = found["loop"]["success"], found["sample"]
+    return whole if whole is not None or sample is None else sample["here"]["success"]
 
 
 def _small(value: float | None) -> str:

@@ -11,6 +11,9 @@ from functools import cache
 from typing import Any
 
 from warpmpc import systems
+from warpmpc.kernels.staged_engine import StagedKernels
+from warpmpc.kernels.tiles import tile_count
+from warpmpc.qp.kernel_loop import KernelLoop
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.sqp.solver import MPCSolver
 from warpmpc.systems.base import System
@@ -24,7 +27,8 @@ class Variant:
 
     Attributes:
         label: How it is called in a legend.
-        subject: What it varies: "engine", "fusion", "code", "registers" or "prefetch".
+        subject: What it varies: "engine", "fusion", "code", "registers", "sides" or
+            "prefetch".
         options: Of `MPCSolver`.
     """
 
@@ -44,6 +48,8 @@ VARIANTS: dict[str, Variant] = {
     "registers_64": _staged("64 registers per thread", "registers", registers=64),
     "registers_128": _staged("128 registers", "registers", registers=128),
     "registers_255": _staged("255 registers", "registers", registers=255),
+    "one_side": _staged("one thread per problem", "sides", sides=1),
+    "two_sides": _staged("two threads per problem", "sides", sides=2),
     "prefetch": _staged("stages are asked for ahead of time", "prefetch", prefetch=True),
     "no_prefetch": _staged("no prefetch", "prefetch", prefetch=False),
 }
@@ -75,13 +81,16 @@ def build_solver(name: str, system_name: str, horizon: int | None, dtype: str) -
     return Built(system, solver, time.perf_counter() - begin)
 
 
-def settings_of(name: str, built: Built) -> dict[str, Any]:
-    """What was run, for a row."""
+def settings_of(name: str, built: Built, batch: int) -> dict[str, Any]:
+    """What was run, for a row; "shape" is that of the ADMM kernel, where there is a choice."""
     solver, options = built.solver, dict(VARIANTS[name].options)
     staged = options.pop("staged", None)
     options |= {"engine": solver.engine, "staged": None if staged is None else asdict(staged)}
+    tiles = tile_count(batch)
+    kernels = solver.qp.loop.kernels_at(tiles) if isinstance(solver.qp.loop, KernelLoop) else None
     return {
         **options,
+        "shape": asdict(kernels.shape(tiles)) if isinstance(kernels, StagedKernels) else None,
         "sqp_iterations": solver.settings.max_iter,
         "admm_iterations": solver.qp.settings.max_iter,
         "sqp": asdict(solver.settings),

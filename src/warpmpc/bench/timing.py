@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from warpmpc._errors import SettingsError
 
 WINDOW_S = 0.02  # one timing lasts at least this long, if MAX_CALLS allow
-BUDGET_S = 0.6  # all repeats together; a slower call is timed once
+BUDGET_S = 0.6  # all repeats together, unless told otherwise
 MAX_CALLS = 200
 _COPY_BYTES = {"gpu": 1 << 30, "cpu": 1 << 28}  # far beyond any cache
 
@@ -112,21 +112,26 @@ def _memory_bytes(compiled: Any) -> int | None:
 
 
 def measure(
-    call: Callable[..., Any], *args: Any, repeats: int = 5, first_call_s: float = 0.0
+    call: Callable[..., Any],
+    *args: Any,
+    repeats: int = 5,
+    first_call_s: float = 0.0,
+    budget_s: float = BUDGET_S,
 ) -> Timing:
     """Times a call that has run before; results are waited for.
 
     Args:
         call: What to run; JAX arrays in its result are waited for.
         args: Handed to it.
-        repeats: Number of timings, fewer where they would exceed `BUDGET_S`.
+        repeats: Number of timings, fewer where they would exceed `budget_s`.
         first_call_s: Passed on to the result.
+        budget_s: Seconds for all repeats together; a slower call is timed once.
     """
     once = _elapsed(call, args, 1)
-    if once > BUDGET_S:
+    if once > budget_s:
         return Timing(once, once, 1, 1, first_call_s)
     calls = min(max(math.ceil(WINDOW_S / max(once, 1e-9)), 1), MAX_CALLS)
-    repeats = max(min(repeats, int(BUDGET_S / (once * calls))), 1)
+    repeats = max(min(repeats, int(budget_s / (once * calls))), 1)
     seconds = [_elapsed(call, args, calls) / calls for _ in range(repeats)]
     return Timing(statistics.median(seconds), min(seconds), calls, repeats, first_call_s)
 

@@ -116,6 +116,12 @@ def _add_mpc(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="also measure the phases of an iteration",
     )
+    parser.add_argument(
+        "--full-loops",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also compare full-length loops of a sample with float64",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -191,6 +197,7 @@ def _mpc_settings(args: argparse.Namespace) -> Sweep:
         sample=args.sample,
         cold=args.cold,
         profile=args.profile,
+        full_loops=args.full_loops,
     )
 
 

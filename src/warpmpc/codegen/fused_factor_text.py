@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
+
 from warpmpc.codegen.emit_native import Access
 from warpmpc.codegen.fused_module import inlined, pointers, switch
 from warpmpc.codegen.ir import ScalarProgram
@@ -130,20 +132,30 @@ def _factor_stage(
     head += [f"const Pack s{i} = GET(S_old, {at} + {i});" for i in nodes if template.is_row[i]]
     reads = [line for line in lines if "ROW(" in line or "GET(" in line]
     values = _K_values(template, K)
-    defined = [line for line in lines if line not in set(reads)]
+    defined, users = [line for line in lines if line not in set(reads)], []
     for i in nodes:
-        defined += _row_values(i, Q[i], U[i]) if template.is_row[i] else []
-    users = [f"AT(Kk, {i}) = {value};" for i, value in enumerate(values)] if stores_K else []
-    for line in eliminate_stage(template, program, K_text=lambda i: values[i]):
-        found = _PIVOT.match(line)
-        if found:  # a node is stored when it is eliminated
-            i = int(found[1])
-            users += _row(i, at) if template.is_row[i] else _variable(i, at, Q[i])
-        users.append(line)
+        if template.is_row[i]:
+            kind = _kind(step, i)
+            defined += _row_values(i, Q[i], U[i], kind)
+            users += _row(i, at)
+        else:
+            users.append(f"AT(Q, {at} + {i}) = {Q[i]}; AT(X, {at} + {i}) = old{i};")
+    if stores_K:
+        users += [f"AT(Kk, {i}) = {value};" for i, value in enumerate(values)]
+    users += eliminate_stage(template, program, K_text=lambda i: values[i])
     return [*reads, *head, *_when_needed(defined, users)]
 
 
-_PIVOT = re.compile(r"Pack i(\d+);")
+def _kind(step: ScalarProgram, i: int) -> str | None:
+    """1/rho of a row whose bounds tell at once what kind it is; else None."""
+    lower, upper = (int(step.outputs[which][i]) for which in (1, 2))
+    if lower == upper:
+        return "r_equal"
+    constants = dict(enumerate(step.constants.tolist(), start=step.n_inputs))
+    absent = (constants.get(lower) == -np.inf, constants.get(upper) == np.inf)
+    return "r_free" if all(absent) else "r_row" if any(absent) else None
+
+
 _NAME = re.compile(r"\b(?:v|k|lo|hi|kind|rho)\d+\b")
 
 
@@ -177,17 +189,16 @@ def _K_values(template: StageTemplate, names: Sequence[str]) -> list[str]:
     return values
 
 
-def _variable(i: int, at: str, q: str) -> list[str]:
-    return [f"AT(Q, {at} + {i}) = {q}; AT(X, {at} + {i}) = old{i};"]
-
-
-def _row_values(i: int, lower: str, upper: str) -> list[str]:
+def _row_values(i: int, lower: str, upper: str, kind: str | None) -> list[str]:
     """Bounds, and 1/rho by what kind of row they make."""
+    bounds = [f"const Pack lo{i} = {lower};", f"const Pack hi{i} = {upper};"]
+    if kind is not None:
+        return [*bounds, f"const Pack rho{i} = {kind};"]
+    free = f"(lo{i} < -absent) & (hi{i} > absent)"
     return [
-        f"const Pack lo{i} = {lower};",
-        f"const Pack hi{i} = {upper};",
+        *bounds,
         f"const Pack kind{i} = hi{i} - lo{i} < same ? (Pack)r_equal : (Pack)r_row;",
-        f"const Pack rho{i} = ((lo{i} < -absent) & (hi{i} > absent)) ? (Pack)r_free : kind{i};",
+        f"const Pack rho{i} = ({free}) ? (Pack)r_free : kind{i};",
     ]
 
 

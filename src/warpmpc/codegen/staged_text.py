@@ -26,7 +26,7 @@ crosses the boundary between slots 4 and 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from warpmpc.symbolic.stage_program import StageProgram, StageRun, StageTemplate
@@ -34,16 +34,26 @@ from warpmpc.symbolic.stage_program import StageProgram, StageRun, StageTemplate
 
 def factor_text(program: StageProgram) -> str:
     """Elimination: reads K, writes L and D (inverse pivots)."""
+    loops = {
+        run.node: _loop(run, "KLD", eliminate_stage(run.template, program)) for run in program.runs
+    }
+    return elimination_text(program, loops)
+
+
+def elimination_text(program: StageProgram, loops: Mapping[int, str]) -> str:
+    """An elimination whose loops are given.
+
+    Args:
+        program: The elimination by stages.
+        loops: Text of the loop over each run, made of `eliminate_stage`, by the run's first node.
+    """
     carried = [f"c{a}_{b}" for a, b in program.carried_pairs]
+    chains = [[loops[run.node] for run in chain] for chain in program.chains]
     parts = [_zeros(carried)]
-    loops = [
-        [_loop(run, "KLD", eliminate_stage(run.template, program)) for run in chain]
-        for chain in program.chains
-    ]
     if program.sides == 1:
-        return "\n".join([*parts, *loops[0]])
-    (*ahead, join) = loops[1]
-    parts += _on_side(0, [*loops[0], _send(carried)])
+        return "\n".join([*parts, *chains[0]])
+    (*ahead, join) = chains[1]
+    parts += _on_side(0, [*chains[0], _send(carried)])
     parts += _on_side(1, [_clear(carried), *ahead])
     parts += ["MEET", *_on_side(1, [join])]
     return "\n".join(parts)

@@ -57,11 +57,16 @@ def launch(
     return tuple(call(*inputs, output_dims=dict(outputs), launch_dims=(threads,)))
 
 
-def fold_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
+def fold_vmap(function: Callable[..., Any], n_shared: int = 0) -> Callable[..., Any]:
     """A function of batches that `jax.vmap` calls with one larger batch.
 
     Arguments and results are arrays, or trees of arrays, with the batch first.  Warp's own batching
     would also replicate the index tables inside a kernel call and read them wrongly.
+
+    Args:
+        function: Of batches.
+        n_shared: How many of its first arguments may have a batch of one that all instances share;
+            unless they are mapped it stays one.
     """
 
     def folded(*args: Any) -> Any:
@@ -78,11 +83,10 @@ def fold_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
 
         @call.def_vmap
         def rule(size: int, mapped: list[Any], _: list[Any], *args: Any) -> tuple[Any, Any]:
-            def fold(array: jax.Array, mapped: bool) -> jax.Array:
-                full = array if mapped else jnp.broadcast_to(array, (size, *array.shape))
-                return full.reshape(size * full.shape[1], *full.shape[2:])
-
-            result = folded(*jax.tree.map(fold, args, tuple(mapped[1:])))
+            pairs = list(zip(args, mapped[1:], strict=True))
+            batch = _batch_size(*pairs[n_shared])
+            shared = [_fold_shared(*pair, size, batch) for pair in pairs[:n_shared]]
+            result = folded(*shared, *(_fold(*pair, size) for pair in pairs[n_shared:]))
             result = jax.tree.map(
                 lambda a: a.reshape(size, a.shape[0] // size, *a.shape[1:]), result
             )
@@ -93,13 +97,42 @@ def fold_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
     return folded
 
 
+def _batch_size(tree: Any, mapped: Any) -> int:
+    """Instances before the axis of `jax.vmap` is folded in."""
+    return jax.tree.leaves(tree)[0].shape[1 if jax.tree.leaves(mapped)[0] else 0]
+
+
+def _fold(tree: Any, mapped: Any, size: int) -> Any:
+    """Arrays ``[size, batch, ...]``, or ``[batch, ...]`` if not mapped, as one batch."""
+
+    def fold(array: jax.Array, mapped: bool) -> jax.Array:
+        full = array if mapped else jnp.broadcast_to(array, (size, *array.shape))
+        return full.reshape(size * full.shape[1], *full.shape[2:])
+
+    return jax.tree.map(fold, tree, mapped)
+
+
+def _fold_shared(tree: Any, mapped: Any, size: int, batch: int) -> Any:
+    """The same for what all instances share; one for each of them if it is mapped."""
+
+    def fold(array: jax.Array, mapped: bool) -> jax.Array:
+        if not mapped and array.shape[0] == 1:
+            return array
+        before = (size,) if mapped else ()
+        of_all = (*before, batch, *array.shape[len(before) + 1 :])
+        return _fold(jnp.broadcast_to(array, of_all), mapped, size)
+
+    return jax.tree.map(fold, tree, mapped)
+
+
 def has_async_copies() -> bool:
     """Whether the default device can copy to shared memory in the background (or is no GPU)."""
     return jax.default_backend() != "gpu" or _default_cuda_device().arch >= 80
 
 
 def _default_cuda_device() -> wp.Device:
-    return wp.get_device(f"cuda:{jax.devices()[0].id}")
+    # The first of all devices may belong to another process.
+    return wp.device_from_jax(jax.local_devices()[0])
 
 
 def shared_memory_limit() -> int:

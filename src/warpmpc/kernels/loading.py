@@ -24,14 +24,14 @@ from warpmpc.codegen.cache import CACHE_VARIABLE
 
 @cache
 def load_kernel(kernel: wp.Kernel, block: int) -> None:
-    """Builds or loads a kernel for the default device.
+    """Builds or loads a kernel for the first device of this process; Warp does it for others.
 
     Args:
         kernel: A kernel in a module of its own.
         block: Threads per block on CUDA.
     """
     start_warp()
-    device = wp.device_from_jax(jax.devices()[0])
+    device = wp.device_from_jax(jax.local_devices()[0])
     block_dim = block if device.is_cuda else 1
     try:
         kernel.module.load(device, block_dim)

@@ -15,7 +15,7 @@ from warpmpc.kernels.ldl_engine import MAX_REGISTERS, REGISTER_FILE
 from warpmpc.kernels.tiles import LANES
 from warpmpc.symbolic.stage_program import StageProgram
 
-_BLOCK = 64  # with two sides this is one tile, as it has to be
+_BLOCK = TWO_SIDED_BLOCK = 2 * LANES  # with two sides a block is one tile
 _STEP = 8  # registers are allocated in eights
 _SCHEDULERS = 4  # per multiprocessor, each with its own quarter of the registers
 # Fewer registers than this spill what a stage needs.

@@ -27,6 +27,8 @@ from warpmpc.kernels.ldl_window_native import (
 
 _PREAMBLE = r"""
 typedef long long Offset;
+// Also long code: as a function of its own it would read all it shares with the rest from memory.
+#define ALWAYS_INLINE __attribute__((always_inline))
 #if defined(__CUDA_ARCH__)
 typedef SCALAR Pack;
 #define PACK_EACH(out, in, f) (out) = f(in)
@@ -109,7 +111,8 @@ if (!todo_in.data[tile]) return;
 #define ROWS_K K_in.shape[1]
 #define ROWS_L n_L
 #define ROWS_D (factor_io.shape[1] - n_L)
-auto eliminate = [&](const SCALAR* __restrict__ K, SCALAR* __restrict__ L, SCALAR* __restrict__ D) {
+auto eliminate = [&](const SCALAR* __restrict__ K, SCALAR* __restrict__ L,
+                     SCALAR* __restrict__ D) ALWAYS_INLINE {
     GENERATED
 };
 SCALAR* factor = BASE(factor_io);
@@ -171,7 +174,8 @@ auto run = [&](const SCALAR* __restrict__ L, const SCALAR* __restrict__ D,
                const SCALAR* __restrict__ K, const SCALAR* __restrict__ Q,
                const SCALAR* __restrict__ U, const SCALAR* __restrict__ R,
                const SCALAR* __restrict__ S, const SCALAR* __restrict__ Z,
-               SCALAR* __restrict__ X, SCALAR* __restrict__ W, SCALAR* __restrict__ V) {
+               SCALAR* __restrict__ X, SCALAR* __restrict__ W,
+               SCALAR* __restrict__ V) ALWAYS_INLINE {
 bool first = begin == 0;
 for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i)
     if (nodes[i].is_row) {

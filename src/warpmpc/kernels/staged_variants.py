@@ -15,7 +15,12 @@ import jax
 
 from warpmpc._errors import PatternError, SettingsError
 from warpmpc.kernels.staged_engine import StagedKernels
-from warpmpc.kernels.staged_model import StagedShape, mailbox_fits, sides_for
+from warpmpc.kernels.staged_model import (
+    TWO_SIDED_BLOCK,
+    StagedShape,
+    mailbox_fits,
+    sides_for,
+)
 from warpmpc.kernels.tuning import LoopTimer, Measure, Measured, ShapeStore, search
 
 _LOG = logging.getLogger(__name__)
@@ -48,11 +53,11 @@ class StagedVariants:
         self._kernels = cache(build)
         self.first = self._kernels(1)
         if given.get("sides") == 2:
-            self._refuse_two_sides()
+            self._check_two_sides()
         if tune and not _on_gpu():
             _LOG.info("staged engine: tune=True has no effect on the CPU")
 
-    def _refuse_two_sides(self) -> None:
+    def _check_two_sides(self) -> None:
         """Raises if two sides are impossible."""
         layout, dtype = self._kernels(2).layout, self.first.dtype
         if not mailbox_fits(layout.exchanged, dtype):
@@ -65,10 +70,10 @@ class StagedVariants:
     def _may_have_two(self) -> bool:
         """Whether two sides are possible, allowed, and not too much code."""
         fixed = self._given.get("sides")
-        if fixed is not None or self._given.get("block", 64) != 64:
+        if fixed is not None or self._given.get("block", TWO_SIDED_BLOCK) != TWO_SIDED_BLOCK:
             return fixed == 2
         try:
-            self._refuse_two_sides()
+            self._check_two_sides()
         except PatternError as reason:
             _LOG.info("staged engine: one side: %s", reason)
             return False

@@ -61,14 +61,16 @@ class ShapeStore:
         """
         self._key = hashlib.sha256(f"{content}\n{device}".encode()).hexdigest()
         self._device = device
+        self._own: dict[int, StagedShape] = {}  # also where the folder cannot be written
 
     def get(self, tiles: int) -> StagedShape | None:
         """What was fastest for about so many tiles, if that was ever measured."""
-        return self._read().get(_range_of(tiles))
+        return (self._own if _range_of(tiles) in self._own else self._read()).get(_range_of(tiles))
 
     def put(self, tiles: int, shape: StagedShape) -> None:
         """Keeps a shape, also for later processes."""
-        shapes = self._read() | {_range_of(tiles): shape}
+        self._own[_range_of(tiles)] = shape
+        shapes = self._read() | self._own
         entries = {str(2**power): asdict(one) for power, one in sorted(shapes.items())}
         content = {"device": self._device, "shapes by most tiles": entries}
         store_text("tuned", self._key, json.dumps(content, indent=1) + "\n")

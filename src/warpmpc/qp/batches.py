@@ -1,4 +1,4 @@
-"""How functions of tiles meet batches: layout, `jax.vmap`, and batches larger than the memory.
+"""How functions of tiles meet batches: layout, `jax.vmap`, devices, batches larger than memory.
 
 A batch that is too large is worked on in parts, one after the other, so that the temporaries of
 only one part exist at a time.  No instance changes a bit by it.
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from warpmpc.kernels.ffi import fold_vmap
+from warpmpc.kernels.sharding import on_every_device
 from warpmpc.kernels.tiles import LANES, from_tiles, tile_count, to_tiles
 
 _LOG = logging.getLogger(__name__)
@@ -30,7 +31,9 @@ def on_batches(
     """A function of arrays in an engine's layout as one of batch-first arrays ``[batch, rows]``.
 
     `jax.vmap` folds its axis into the batch, so that tiles stay full and no loop or branch of the
-    function is ever mapped.
+    function is ever mapped.  Of a batch that is spread over devices each works on its own part.
+    What all instances share comes as the keyword `shared`, ``[1, rows]``; the function gets it as a
+    keyword, too.
 
     Args:
         function: Maps instances to instances, each independently of the others.
@@ -38,23 +41,31 @@ def on_batches(
         part_size: How many instances of a batch of a given size are worked on at once.
     """
 
-    def together(*args: Any) -> Any:
+    def into(array: jax.Array) -> jax.Array:
+        return array[..., None] if lanes == 1 else to_tiles(array)
+
+    def together(shared: jax.Array | None, *args: Any) -> Any:
         batch = _batch_size(args)
-
-        def into(array: jax.Array) -> jax.Array:
-            return array[..., None] if lanes == 1 else to_tiles(array)
-
-        result = function(*jax.tree.map(into, args))
+        common = {} if shared is None else {"shared": into(shared)}
+        result = function(*jax.tree.map(into, args), **common)
         return jax.tree.map(lambda a: from_tiles(a, batch) if lanes > 1 else a[..., 0], result)
 
-    return fold_vmap(lambda *args: _in_parts(together, args, part_size(_batch_size(args))))
+    def in_parts(shared: jax.Array | None, *args: Any) -> Any:
+        return _in_parts(together, shared, args, part_size(_batch_size(args)))
+
+    folded = fold_vmap(on_every_device(in_parts), n_shared=1)
+
+    def call(*args: Any, shared: jax.Array | None = None) -> Any:
+        return folded(shared, *args)
+
+    return call
 
 
 def _batch_size(args: Any) -> int:
     return jax.tree.leaves(args)[0].shape[0]
 
 
-def _in_parts(function: Callable[..., Any], args: Any, part: int) -> Any:
+def _in_parts(function: Callable[..., Any], shared: Any, args: Any, part: int) -> Any:
     """The function of all instances, `part` at a time.
 
     The last part begins early enough to be full: some instances are worked on twice, with the same
@@ -62,20 +73,25 @@ def _in_parts(function: Callable[..., Any], args: Any, part: int) -> Any:
     """
     batch = _batch_size(args)
     if part >= batch:
-        return function(*args)
+        return function(shared, *args)
+
+    def rows(array: jax.Array, start: Any) -> jax.Array:
+        if array.shape[0] != batch:  # shared by all instances
+            return array
+        return jax.lax.dynamic_slice_in_dim(array, start, part)
 
     def some(start: Any) -> Any:
-        return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, part), args)
+        return function(*jax.tree.map(lambda a: rows(a, start), (shared, *args)))
 
     def step(i: int, whole: Any) -> Any:
         start = jnp.minimum(i * part, batch - part)
         return jax.tree.map(
-            lambda all_rows, rows: jax.lax.dynamic_update_slice_in_dim(all_rows, rows, start, 0),
+            lambda all_rows, new: jax.lax.dynamic_update_slice_in_dim(all_rows, new, start, 0),
             whole,
-            function(*some(start)),
+            some(start),
         )
 
-    shapes = jax.eval_shape(lambda: function(*some(0)))
+    shapes = jax.eval_shape(lambda: some(0))
     whole = jax.tree.map(lambda a: jnp.zeros((batch, *a.shape[1:]), dtype=a.dtype), shapes)
     return jax.lax.fori_loop(0, -(-batch // part), step, whole)
 

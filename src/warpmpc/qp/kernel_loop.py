@@ -20,7 +20,7 @@ from warpmpc.kernels.staged_engine import StagedKernels
 from warpmpc.kernels.staged_variants import StagedVariants
 from warpmpc.kernels.tiles import LANES, tile_count
 from warpmpc.kernels.tuning import Measured
-from warpmpc.qp.admm import LoopEnd
+from warpmpc.qp.admm import ADMMLoop, LoopEnd
 from warpmpc.qp.conditioning import ScaledQP
 from warpmpc.qp.kkt_solvers.kkt_engines import KKTSystem
 from warpmpc.qp.staged_settings import StagedSettings
@@ -95,13 +95,36 @@ class KernelLoop:
         return kernels if isinstance(kernels, StagedKernels) else None
 
     def tune(self, batch: int) -> list[Measured]:
-        """Measures which shape of the kernels is fastest for batches of about this size."""
+        """See `tune_loop`."""
         if self._variants is None:
             raise SettingsError(
                 "Nothing to tune: only straight-line code of the staged engine has a choice of "
                 'shapes.  Use engine="staged" with code="unrolled".'
             )
         return self._variants.tune(tile_count(batch), self._settings.max_iter)
+
+
+def tune_loop(loop: ADMMLoop, batch: int) -> list[Measured]:
+    """Measures on the GPU which shape of a loop's kernels is fastest.
+
+    The choice is kept on disk: later calls and processes with the same problem, settings and device
+    use it for batches up to the next power of two of tiles.  Programs that are compiled already
+    keep their shape.
+
+    Args:
+        loop: Of a QP solver.
+        batch: Number of instances.
+
+    Returns:
+        All that was measured, the fastest last.
+    """
+    if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1:
+        raise SettingsError(f"batch must be a positive integer, got {batch!r}.")
+    if not isinstance(loop, KernelLoop):
+        raise SettingsError(
+            'Nothing to tune: this engine has one shape.  Use engine="staged" with code="unrolled".'
+        )
+    return loop.tune(int(batch))
 
 
 def staged_loop(

@@ -20,6 +20,7 @@ import scipy.sparse as sp
 
 from warpmpc._errors import PatternError, ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
+from warpmpc.kernels.tuning import Measured
 from warpmpc.qp.adjoint import KKTSensitivity, Sensitivity, apply_linear
 from warpmpc.qp.adjoint_lsq import LSQSensitivity
 from warpmpc.qp.admm import ADMMLoop
@@ -34,6 +35,7 @@ from warpmpc.qp.checks import (
 )
 from warpmpc.qp.conditioning import Equilibration, QPData, ScaledQP, Scaling, row_factors
 from warpmpc.qp.engines import EngineRequest, build_loop, sensitivity_engine
+from warpmpc.qp.kernel_loop import tune_loop
 from warpmpc.qp.kkt_solvers.kkt_engines import KKTSystem
 from warpmpc.qp.products import QPMatrices
 from warpmpc.qp.row_state import Point
@@ -41,9 +43,8 @@ from warpmpc.qp.soft import Penalties, Projection, SoftRows
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.termination import initial_status
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
-from warpmpc.symbolic.kkt import KKTPattern, build_kkt
+from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.program import Program
 
 _LOG = logging.getLogger(__name__)
 
@@ -114,10 +115,10 @@ class QPSolver:
         self._soft = SoftRows(soft, self._A.n_rows) if soft.size else None
         sigma = self.settings.sigma
         light = check_light(light, self.n_vars)
-        self._system = KKTSystem(kkt, P_entries, self._matrices, sigma, self.dtype, soft, light)
+        self.system = KKTSystem(kkt, P_entries, self._matrices, sigma, self.dtype, soft, light)
         if self._n_spare and stages is not None:
             stages = [*stages, *list(stages)[: self._n_spare]]
-        request = EngineRequest(self._system, self.settings, stages, staged)
+        request = EngineRequest(self.system, self.settings, stages, staged)
         self.engine, self._loop = build_loop(engine, request)
         self._nominal = None if nominal is None else self._nominal_scaling(nominal)
         self._row_classes = check_classes(row_classes, self.n_cons, self._n_spare, soft)
@@ -135,15 +136,11 @@ class QPSolver:
         """The engine's ADMM loop: for outer methods that have their own way to its data."""
         return self._loop
 
-    @property
-    def kkt(self) -> KKTPattern:
-        """Pattern of K and where its numbers come from."""
-        return self._system.kkt
-
-    @property
-    def program(self) -> Program | None:
-        """The elimination that its kernels run; None for engines without kernels of their own."""
-        return getattr(self._loop, "program", None)
+    def tune(self, batch: int) -> list[Measured]:
+        """Measures which kernels are fastest for about this batch size: see `tune_loop`."""
+        found = tune_loop(self._loop, batch)
+        self._solve.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
+        return found
 
     @property
     def matrices(self) -> QPMatrices:
@@ -191,14 +188,14 @@ class QPSolver:
     @cached_property
     def sensitivity(self) -> Sensitivity:
         """Derivatives of solutions, in the engine's layout; built with the first use."""
-        return self._sensitivity(self._system, self.P_pattern)
+        return self._sensitivity(self.system, self.P_pattern)
 
     def sensitivity_of(self, P: SparsePattern) -> Sensitivity:
         """The same for QPs with the same rows and another Hessian, given by its upper triangle."""
         entries = np.arange(P.nnz, dtype=np.int32)
         matrices = QPMatrices(P, entries, self._A)
         system = replace(
-            self._system, kkt=build_kkt(P, self._A), P_entries=entries, matrices=matrices
+            self.system, kkt=build_kkt(P, self._A), P_entries=entries, matrices=matrices
         )
         return self._sensitivity(system, P)
 

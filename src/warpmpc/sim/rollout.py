@@ -21,6 +21,7 @@ from warpmpc._types import ArrayLike, check_array
 from warpmpc.sim.closed_loop import ClosedLoop, Function, LoopState, joined, run, taken
 from warpmpc.sim.progress import ProgressBar, Report, chunk_length
 from warpmpc.sim.types import Controller, Rollout
+from warpmpc.sqp.batch_program import is_sharded
 from warpmpc.sqp.types import MPCWarmStart
 
 METHODS = ("solve", "step")
@@ -138,7 +139,9 @@ def _begin(loop: ClosedLoop, data: Any, x0: Any, warm_start: Any, start: int) ->
     if warm_start is None:
         # Zeros that are replaced by the guess in the first step: its program has the guess anyway.
         shapes = jax.eval_shape(loop.guess, data[0], x, jnp.int32(start))
-        warm = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+        # Where the states are spread over devices they are, too.
+        where: dict[str, Any] = {"device": x.sharding} if is_sharded(x) else {}
+        warm = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype, **where), shapes)
         return LoopState(x, warm, jnp.ones(x.shape[0], dtype=bool))
     if not isinstance(warm_start, MPCWarmStart):
         warm_start = loop.solver.cold_start(jnp.asarray(warm_start))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from jax.core import Tracer
 
 from warpmpc.kernels.tiles import LANES, tile_count
 from warpmpc.qp.batches import on_batches
+from warpmpc.sqp.parameters import Parameters
 from warpmpc.sqp.types import MPCWarmStart, Solution
 
 
@@ -33,9 +35,9 @@ class Sensitivity(Protocol):
         ...
 
     def reverse(
-        self, p: jax.Array, start: MPCWarmStart, kept: Any, bars: Any
+        self, p: Parameters, start: MPCWarmStart, kept: Any, bars: Any
     ) -> tuple[jax.Array, MPCWarmStart]:
-        """Cotangents of parameters and start, on tiles."""
+        """Cotangents of all entries of the parameter vector and of the start, on tiles."""
         ...
 
 
@@ -63,15 +65,15 @@ class BatchProgram:
             part_size: How many instances of a batch are worked on at once.
         """
         self._sensitivity, self._read = sensitivity, read
-        self._forward = on_batches(function, LANES, part_size)
-        self._reverse = on_batches(sensitivity.reverse, LANES, part_size)
-        self.compiled = jax.jit(self._solutions, donate_argnums=1)
+        self._forward = on_batches(_with_common(function), LANES, part_size)
+        self._reverse = on_batches(_with_common(sensitivity.reverse), LANES, part_size)
+        self.compiled = jax.jit(self._solutions, donate_argnums=2)
         self._traced = jax.jit(self._solutions)
         self._compiled_back = jax.jit(self._cotangents)
         self._differentiable = jax.custom_vjp(self._run)
         self._differentiable.defvjp(self._keep, self._back)
 
-    def __call__(self, params: jax.Array, start: MPCWarmStart, *, donate: bool) -> Solution:
+    def __call__(self, params: Parameters, start: MPCWarmStart, *, donate: bool) -> Solution:
         """The solutions, with the leading axes of the arguments.
 
         Args:
@@ -83,35 +85,50 @@ class BatchProgram:
             return self._run(params, start, donate=donate)
         return self._differentiable(params, start)
 
-    def _solutions(self, params: jax.Array, start: MPCWarmStart) -> Solution:
-        return self._read(*self._forward(params, start))
+    def _solutions(self, common: Any, params: Parameters, start: MPCWarmStart) -> Solution:
+        return self._read(*self._forward(params, start, shared=common))
 
-    def _cotangents(self, *args: Any) -> tuple[jax.Array, MPCWarmStart]:
-        return self._reverse(*args)
+    def _cotangents(self, common: Any, *args: Any) -> tuple[jax.Array, MPCWarmStart]:
+        return self._reverse(*args, shared=common)
 
-    def _run(self, params: jax.Array, start: MPCWarmStart, *, donate: bool = False) -> Solution:
+    def _run(self, params: Parameters, start: MPCWarmStart, *, donate: bool = False) -> Solution:
+        common, args = params.common, (replace(params, common=None), start)
         leading = start.z.shape[:-1]
-        if not _exist((params, start)):
-            return _cut(self._traced(*_flat((params, start))), leading)
-        if leading == (whole_tiles(leading),) or _is_sharded(start.z):
-            return self.compiled(params, start if donate and _differ(start) else _copied(start))
-        solution = self.compiled(*_filled((params, start)))
+        if not _exist((common, args)):
+            return _cut(self._traced(common, *_flat(args)), leading)
+        if leading == (whole_tiles(leading),) or is_sharded(args):
+            mine = start if donate and _differ(start) else _copied(start)
+            return self.compiled(common, args[0], mine)
+        solution = self.compiled(common, *_filled(args))
         if donate:
             release(start, solution)
         return _cut_program(solution, leading)
 
-    def _keep(self, params: jax.Array, start: MPCWarmStart) -> tuple[Solution, Any]:
+    def _keep(self, params: Parameters, start: MPCWarmStart) -> tuple[Solution, Any]:
         solution = self._run(params, start)
         return solution, (params, start, self._sensitivity.keeps(solution))
 
-    def _back(self, kept: Any, bars: Solution) -> tuple[jax.Array, MPCWarmStart]:
-        args = (*kept, self._sensitivity.takes(bars))
-        leading = kept[1].z.shape[:-1]
-        if not _exist(args):
-            return _cut(self._compiled_back(*_flat(args)), leading)
-        if leading == (whole_tiles(leading),) or _is_sharded(kept[1].z):
-            return self._compiled_back(*args)
-        return _cut_program(self._compiled_back(*_filled(args)), leading)
+    def _back(self, kept: Any, bars: Solution) -> tuple[Parameters, MPCWarmStart]:
+        params, start, results = kept
+        common = params.common
+        args = (replace(params, common=None), start, results, self._sensitivity.takes(bars))
+        leading = start.z.shape[:-1]
+        if not _exist((common, args)):
+            found = _cut(self._compiled_back(common, *_flat(args)), leading)
+        elif leading == (whole_tiles(leading),) or is_sharded(args):
+            found = self._compiled_back(common, *args)
+        else:
+            found = _cut_program(self._compiled_back(common, *_filled(args)), leading)
+        return params.cotangents(found[0]), found[1]
+
+
+def _with_common(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of parameters as one that gets the common ones apart."""
+
+    def call(params: Parameters, *rest: Any, shared: jax.Array | None = None) -> Any:
+        return function(replace(params, common=shared), *rest)
+
+    return call
 
 
 def whole_tiles(leading: tuple[int, ...]) -> int:
@@ -134,9 +151,9 @@ def release(tree: Any, result: Any) -> None:
             leaf.delete()
 
 
-def _is_sharded(array: jax.Array) -> bool:
-    """Whether several devices have parts of an array; each fills the tiles of its own part."""
-    return len(array.sharding.device_set) > 1
+def is_sharded(tree: Any) -> bool:
+    """Whether several devices have parts of the arrays; each fills the tiles of its own part."""
+    return _exist(tree) and any(len(a.devices()) > 1 for a in jax.tree.leaves(tree))
 
 
 def _differ(tree: Any) -> bool:

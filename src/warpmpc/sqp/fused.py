@@ -134,7 +134,7 @@ class FusedLaunches:
             point["y"] = [self._rows[rows] for rows in point["y"]]
         functions, outputs = programs.linearize_functions()
         stages = StageFunctions(functions, outputs, point)
-        steps = kkt_steps(program, self.qp.kkt, at, stages)
+        steps = kkt_steps(program, self.qp.system.kkt, at, stages)
         d_rows = [self._nodes[rows] for rows in at.w_rows]
         g_rows = [self._rows[rows] for rows in at.g_rows]
         reports = report_steps(at, stages, d_rows, g_rows)
@@ -308,7 +308,7 @@ def _rule(settings: SQPSettings, dtype: str) -> SearchRule:
 
 
 def build_iteration(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> SQPIteration:
-    """The iteration for a problem.
+    """The iteration for a problem: in three launches where that is possible and not forbidden.
 
     Args:
         programs: Stage functions.
@@ -318,12 +318,17 @@ def build_iteration(programs: StagePrograms, qp: QPSolver, settings: SQPSettings
     reason = "fused is False" if settings.fused is False else obstacle(programs, qp, settings)
     if reason is None:
         return FusedIteration(programs, qp, settings)
-    if settings.fused:
+    _LOG.info("an SQP iteration is more than three launches because %s", reason)
+    return SQPIteration(programs, qp, settings)
+
+
+def refuse_fused(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> None:
+    """Raises where fused iterations are wanted but impossible."""
+    reason = obstacle(programs, qp, settings) if settings.fused else None
+    if reason is not None:
         raise SettingsError(
             f"fused=True is not possible because {reason}; leave it None, or change the settings."
         )
-    _LOG.info("an SQP iteration is more than three launches because %s", reason)
-    return SQPIteration(programs, qp, settings)
 
 
 def obstacle(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> str | None:

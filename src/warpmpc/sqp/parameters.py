@@ -1,12 +1,14 @@
-"""From what a caller passes (x0, named parameters) to the parameter vector of a problem.
+"""From what a caller passes (x0, named parameters) to the parameter vectors of a problem.
 
-Parameters of one value for all instances may come without batch axes; everything else has the
-leading axes of x0.
+Parameters of one value for all instances may come without batch axes, and are kept once for all of
+them; everything else has the leading axes of x0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import jax
@@ -16,41 +18,111 @@ import numpy as np
 from warpmpc._errors import ProblemError
 from warpmpc._types import ArrayLike, check_array
 from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.symbolic.pattern import IntArray
 
 Params = Mapping[str, ArrayLike] | ArrayLike | None
+_ALL = ""  # stands for all parameters but x0 where there are no names
+
+
+@dataclass(frozen=True, eq=False)
+class ParameterSplit:
+    """Which entries of the parameter vector all instances share.
+
+    Attributes:
+        own: Entries that every instance has for itself.
+        common: Entries that are the same for all; possibly none.
+    """
+
+    own: IntArray
+    common: IntArray
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """Parameter vectors of a batch; what all instances share exists once.
+
+    Attributes:
+        own: ``[..., n_own]``; in tiles ``[tiles, n_own, 32]``.
+        common: ``[1, n_common]``; in tiles ``[1, n_common, 32]``.  None without such entries.
+        split: Which entries they are.
+    """
+
+    own: jax.Array
+    common: jax.Array | None
+    split: ParameterSplit = field(metadata={"static": True})
+
+    @property
+    def arrays(self) -> list[jax.Array]:
+        """The arrays that there are."""
+        return [self.own] if self.common is None else [self.own, self.common]
+
+    def joined(self) -> jax.Array:
+        """The whole vectors, ``[..., n_params]``."""
+        if self.common is None:
+            return self.own
+        rows = jnp.broadcast_to(self.common[0], (*self.own.shape[:-1], self.common.shape[1]))
+        place = np.argsort(np.concatenate([self.split.own, self.split.common]))
+        return jnp.concatenate([self.own, rows], axis=-1)[..., place]
+
+    def rows_to_check(self) -> jax.Array:
+        """Rows of tiles that are finite where all parameters of an instance are."""
+        if self.common is None:
+            return self.own
+        # Zero times what is not finite is no number.
+        mark = (0 * self.common).sum(axis=1, keepdims=True)
+        tiles, _, lanes = self.own.shape
+        return jnp.concatenate([self.own, jnp.broadcast_to(mark, (tiles, 1, lanes))], axis=1)
+
+    def cotangents(self, bars: jax.Array) -> Parameters:
+        """From those of every instance in the whole vector, ``[..., n_params]``."""
+        own = bars[..., self.split.own]
+        if self.common is None:
+            return Parameters(own, None, self.split)
+        shares = bars[..., self.split.common].reshape(-1, self.split.common.size)
+        return Parameters(own, shares.sum(axis=0, keepdims=True), self.split)
 
 
 class ParameterPacker:
-    """Builds ``[..., n_params]`` for one problem."""
+    """Builds parameter vectors for one problem."""
 
     def __init__(self, problem: MPCProblem, dtype: str):
         """Reads names and defaults."""
         self._problem, self._dtype = problem, dtype
+        self._groups = [
+            np.array([problem.param_rows(k) for k in group.ks]).reshape(len(group.ks), -1)
+            for group in problem.groups
+        ]
+        self._splits: dict[bytes, ParameterSplit] = {}
+        self._split = cache(self._found_split)
         # One program instead of many small ones: the first call would compile each of them.
-        self._assembled = jax.jit(self._assemble, static_argnames=("names", "leading"))
+        self._assembled = jax.jit(self._assemble, static_argnames=("names", "leading", "split"))
 
-    def __call__(self, x0: ArrayLike | None, params: Params) -> jax.Array:
+    def __call__(self, x0: ArrayLike | None, params: Params, *, whole: bool = False) -> Parameters:
         """The parameter vectors.
 
         Args:
             x0: Initial states ``[..., n_x0]``.
             params: By name, or all of them but x0 as ``[..., n]``; None: defaults.
+            whole: Whether every instance gets all of them for itself.
         """
         if isinstance(params, Mapping):
-            given = dict(params)
-            if "x0" in given and "x0" not in self._problem.param_names:
+            named = dict(params)
+            if "x0" in named and "x0" not in self._problem.param_names:
                 if x0 is not None:
                     raise ProblemError('x0 is given twice: as an argument and in params["x0"].')
-                x0 = given.pop("x0")
-            return self._by_name(self._x0(x0), given)
+                x0 = named.pop("x0")
+        else:
+            named = {} if params is None else {_ALL: params}
         head = self._x0(x0)
-        if params is None:
-            return self._by_name(head, {})
-        rest = check_array(
-            params, "params", self._problem.n_params - self._problem.n_x0, self._dtype
-        )
-        leading = _common([("x0", head, 1), ("params", rest, 1)])
-        return self._assembled(head, [rest], names=None, leading=leading)
+        rows = self._rows(named)
+        values = {name: self._value(name, named[name], rows[name]) for name in named}
+        sizes = [(name or "params", values[name], rows[name].ndim) for name in named]
+        leading = _common([("x0", head, 1), *sizes])
+        own = tuple(name for name in named if values[name].ndim > rows[name].ndim)
+        split = self._split(own, whole)
+        listed = list(values.values())
+        return self._assembled(head, listed, names=tuple(named), leading=leading, split=split)
 
     def _x0(self, x0: ArrayLike | None) -> jax.Array:
         if x0 is None:
@@ -61,44 +133,75 @@ class ParameterPacker:
             return jnp.zeros(0, dtype=self._dtype)
         return check_array(x0, "x0", self._problem.n_x0, self._dtype)
 
-    def _by_name(self, head: jax.Array, params: dict[str, Any]) -> jax.Array:
-        problem = self._problem
-        unknown = sorted(set(params) - set(problem.param_names))
+    def _rows(self, names: Iterable[str]) -> dict[str, IntArray]:
+        """Entries of the given parameters; every parameter must be given or have a default."""
+        problem, names = self._problem, list(names)
+        if names == [_ALL]:
+            return {_ALL: np.arange(problem.n_x0, problem.n_params)}
+        unknown = sorted(set(names) - set(problem.param_names))
         if unknown:
             raise ProblemError(
                 f"Unknown parameter {unknown[0]!r}; this problem has {sorted(problem.param_names)}."
             )
-        rows = [problem.param_names[name] for name in params]
-        every = np.concatenate([r.ravel() for r in rows]) if rows else np.array([], dtype=int)
+        rows = {name: problem.param_names[name] for name in names}
+        every = np.concatenate([np.zeros(0, dtype=int), *(r.ravel() for r in rows.values())])
         if np.unique(every).size < every.size:
-            raise ProblemError(f"params names an entry twice: {sorted(params)} overlap.")
+            raise ProblemError(f"params names an entry twice: {sorted(names)} overlap.")
         self._refuse_missing(every)
-        values = [self._value(name, params[name]) for name in params]
-        named = [("x0", head, 1)]
-        named += [(n, v, r.ndim) for n, v, r in zip(params, values, rows, strict=True)]
-        return self._assembled(head, values, names=tuple(params), leading=_common(named))
+        return rows
+
+    def _found_split(self, own: tuple[str, ...], whole: bool) -> ParameterSplit:
+        """What all instances share: everything without batch axes but x0.
+
+        Equal stages read alike: an entry is common only if it is for all stages of a group.  Where
+        no instance would have anything for itself, nothing is common.
+        """
+        common = np.full(self._problem.n_params, not whole)
+        common[: self._problem.n_x0] = False
+        for name in own:
+            common[self._problem.param_names[name] if name else slice(None)] = False
+        for rows in self._groups:
+            common[rows[:, ~common[rows].all(axis=0)]] = False
+        if common.all():
+            common[:] = False
+        entries = (np.flatnonzero(~common), np.flatnonzero(common))
+        return self._splits.setdefault(common.tobytes(), ParameterSplit(*entries))
 
     def _assemble(
         self,
         head: jax.Array,
         values: list[jax.Array],
-        names: tuple[str, ...] | None,
+        names: tuple[str, ...],
         leading: tuple[int, ...],
-    ) -> jax.Array:
-        """The vectors; without names there is one array of all parameters but x0."""
-        problem = self._problem
-        vector = jnp.asarray(problem.defaults, dtype=self._dtype)
-        vector = jnp.broadcast_to(vector, (*leading, problem.n_params))
-        vector = vector.at[..., : problem.n_x0].set(head)
-        if names is None:
-            return vector.at[..., problem.n_x0 :].set(values[0])
-        for name, value in zip(names, values, strict=True):
-            vector = vector.at[..., problem.param_names[name]].set(value)
-        return vector
+        split: ParameterSplit,
+    ) -> Parameters:
+        """The vectors from x0 and values of some entries; the others have defaults."""
+        tables = self._rows(names).values()
+        given = [(np.arange(self._problem.n_x0), head), *zip(tables, values, strict=True)]
+        own = self._filled(split.own, given, leading)
+        common = self._filled(split.common, given, (1,)) if split.common.size else None
+        return Parameters(own, common, split)
 
-    def _value(self, name: str, value: Any) -> jax.Array:
-        rows = self._problem.param_names[name]
-        array = check_array(value, f"params[{name!r}]", rows.shape[-1], self._dtype)
+    def _filled(
+        self, entries: IntArray, given: list[tuple[IntArray, jax.Array]], leading: tuple[int, ...]
+    ) -> jax.Array:
+        """Some entries of the vectors."""
+        defaults = jnp.asarray(self._problem.defaults, dtype=self._dtype)
+        found, places = [], []
+        for rows, value in given:
+            flat = value.reshape(*value.shape[: value.ndim - rows.ndim], rows.size)
+            (there,) = np.nonzero(np.isin(rows.ravel(), entries))
+            if there.size:
+                found.append(flat[..., there])
+                places.append(rows.ravel()[there])
+        rest = np.setdiff1d(entries, np.concatenate([np.zeros(0, dtype=int), *places]))
+        found, places = [*found, defaults[rest]], [*places, rest]
+        parts = [jnp.broadcast_to(part, (*leading, part.shape[-1])) for part in found]
+        return jnp.concatenate(parts, axis=-1)[..., np.argsort(np.concatenate(places))]
+
+    def _value(self, name: str, value: Any, rows: IntArray) -> jax.Array:
+        called = f"params[{name!r}]" if name else "params"
+        array = check_array(value, called, rows.shape[-1], self._dtype)
         # A parameter of every node may be given once for all of them.
         if rows.ndim == 2 and (array.ndim < 2 or array.shape[-2] != rows.shape[0]):
             if array.ndim > 1:

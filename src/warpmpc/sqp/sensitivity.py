@@ -22,6 +22,7 @@ from warpmpc.qp.conditioning import QPData
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.row_state import Point
 from warpmpc.sqp.iteration import regrouped
+from warpmpc.sqp.parameters import Parameters
 from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import StagePrograms
 from warpmpc.sqp.types import MPCStatus, MPCWarmStart, Solution
@@ -52,12 +53,12 @@ class StepSensitivity:
         return solution.z, qp.d, qp.s, solution.y, *(scalar[..., None] for scalar in scalars)
 
     def reverse(
-        self, p: jax.Array, start: MPCWarmStart, kept: Arrays, bars: Arrays
+        self, p: Parameters, start: MPCWarmStart, kept: Arrays, bars: Arrays
     ) -> tuple[jax.Array, MPCWarmStart]:
-        """Cotangents of the parameters and of the trajectory before the step."""
+        """Cotangents of all parameters and of the trajectory before the step."""
         z_new, d, s, y, alpha, status = kept
         z_bar, y_bar, cost_bar = bars
-        programs = self._programs
+        programs = self._programs.for_split(p.split)
         valid = (status != MPCStatus.NON_FINITE) & (status != MPCStatus.QP_INFEASIBLE)
         of_z, of_p = programs.cost_pull_back(z_new, p)
         z_bar = z_bar + cost_bar * of_z
@@ -94,12 +95,13 @@ class SolveSensitivity:
         return programs, self._qp.sensitivity_of(programs.assembly.P_pattern)
 
     def reverse(
-        self, p: jax.Array, start: MPCWarmStart, kept: Arrays, bars: Arrays
+        self, p: Parameters, start: MPCWarmStart, kept: Arrays, bars: Arrays
     ) -> tuple[jax.Array, MPCWarmStart]:
-        """Cotangents of the parameters; those of the start are zero."""
+        """Cotangents of all parameters; those of the start are zero."""
         z, y, status = kept
         z_bar, y_bar, cost_bar = bars
-        programs, sensitivity = self._exact
+        exact, sensitivity = self._exact
+        programs = exact.for_split(p.split)
         valid = self._valid(status)
         of_z, of_p = programs.cost_pull_back(z, p)
         z_bar = z_bar + cost_bar * of_z

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,9 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 from jax.core import Tracer
+from jax.sharding import NamedSharding
 
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
+from warpmpc.kernels.sharding import check_divisible, everywhere
 from warpmpc.kernels.tiles import LANES
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp import OCP
@@ -27,10 +30,10 @@ from warpmpc.qp.checks import finite_vectors
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.sqp import torch_bridge
-from warpmpc.sqp.batch_program import BatchProgram, Sensitivity, release
-from warpmpc.sqp.fused import build_iteration
-from warpmpc.sqp.iteration import Iterate, final
-from warpmpc.sqp.parameters import ParameterPacker, Params
+from warpmpc.sqp.batch_program import BatchProgram, Sensitivity, is_sharded, release
+from warpmpc.sqp.fused import build_iteration, refuse_fused
+from warpmpc.sqp.iteration import Iterate, SQPIteration, final
+from warpmpc.sqp.parameters import ParameterPacker, Parameters, ParameterSplit, Params
 from warpmpc.sqp.sensitivity import SolveSensitivity, StepSensitivity
 from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import StagePrograms
@@ -70,8 +73,9 @@ class MPCSolver:
             settings: Of the SQP iteration, its line search and its QPs.
             dtype: "float32" or "float64".
             engine: Of the QPs: "staged", "sparse", "dense", or "auto": staged if it can.
-            device: Where arrays of the caller are moved to: a JAX device or a platform name
-                ("cpu", "gpu"); None: they stay where they are.
+            device: Where arrays of the caller are moved to: a JAX device, a platform name ("cpu",
+                "gpu"), or a `NamedSharding` that spreads the batch over devices; None: they stay
+                where they are.
             nominal: A representative (z, params): QPs are scaled once, at this point, instead of
                 one by one.
             staged: Of the staged engine's kernels.
@@ -88,9 +92,11 @@ class MPCSolver:
             )
         self.qp = self._qp_solver(engine, staged, nominal)
         self.engine = self.qp.engine
-        self._iteration = build_iteration(self.programs, self.qp, self.settings)
+        refuse_fused(self.programs, self.qp, self.settings)
+        self._iterations: dict[ParameterSplit, SQPIteration] = {}
         self._pack = ParameterPacker(self.problem, self.dtype)
-        self._guess = jax.jit(Guess(self.problem, self.dtype))
+        guess = Guess(self.problem, self.dtype)
+        self._guess = jax.jit(lambda params: guess(params.joined()))
         # Compiled, so that no constant comes from the host.
         self._cold = jax.jit(self._cold_start)
         self._shift = jax.jit(Shift(self.problem))
@@ -165,16 +171,26 @@ class MPCSolver:
         )
         return BatchProgram(function, sensitivity, self._read, size)
 
-    def _solve_tiles(self, params: jax.Array, start: MPCWarmStart) -> tuple[Iterate, Any]:
-        return self._iteration.run(self._iteration.begin(start.z, start.qp, params), params)
+    def _iteration(self, split: ParameterSplit) -> SQPIteration:
+        """The iteration for parameters of which some are common; one object per split."""
+        if split not in self._iterations:
+            programs = self.programs.for_split(split)
+            with jax.ensure_compile_time_eval():  # constants outlive the program being traced
+                self._iterations[split] = build_iteration(programs, self.qp, self.settings)
+        return self._iterations[split]
 
-    def _step_tiles(self, params: jax.Array, start: MPCWarmStart) -> tuple[Iterate, Any]:
-        begin = self._iteration.begin(start.z, start.qp, params)
-        return final(self._iteration.step(begin, params, always=True)), None
+    def _solve_tiles(self, params: Any, start: MPCWarmStart) -> tuple[Iterate, Any]:
+        iteration = self._iteration(params.split)
+        return iteration.run(iteration.begin(start.z, start.qp, params.rows_to_check()), params)
+
+    def _step_tiles(self, params: Any, start: MPCWarmStart) -> tuple[Iterate, Any]:
+        iteration = self._iteration(params.split)
+        begin = iteration.begin(start.z, start.qp, params.rows_to_check())
+        return final(iteration.step(begin, params, always=True)), None
 
     def pack(self, x0: ArrayLike | None, params: Params = None) -> jax.Array:
         """The parameter vectors ``[..., n_params]`` of a problem."""
-        return self._pack(x0, params)
+        return self._pack(x0, params, whole=True).own
 
     def z_guess(self, x0: ArrayLike | None, params: Params = None) -> jax.Array:
         """The initial guess of the problem, ``[..., n_vars]``."""
@@ -186,7 +202,9 @@ class MPCSolver:
 
     def cold_start(self, z: jax.Array) -> MPCWarmStart:
         """A warm start from a trajectory alone."""
-        return self._cold(z)
+        start = self._cold(z)
+        # Zeros do not depend on z: they would lie on every device as a whole.
+        return jax.device_put(start, z.sharding) if is_sharded(z) else start
 
     def _cold_start(self, z: jax.Array) -> MPCWarmStart:
         rows = jnp.zeros((*z.shape[:-1], self.problem.n_cons), dtype=self.dtype)
@@ -216,14 +234,14 @@ class MPCSolver:
         if torch_bridge.has_tensors((x0, params, warm_start)):
             args = torch_bridge.to_jax((x0, params, warm_start))
             return torch_bridge.to_torch(self.solve(*args, shift=shift))
-        vector = self._moved(self._pack(x0, params))
-        start = self._start(vector, warm_start)
+        packed = self._packed(x0, params)
+        start = self._start(packed, warm_start)
         if shift:
             moved = self._shift(start)
             if donate:
                 release(start, moved)
             start = moved
-        return self._solve(vector, start, donate=donate or shift or warm_start is None)
+        return self._solve(packed, start, donate=donate or shift or warm_start is None)
 
     def step(
         self,
@@ -249,7 +267,7 @@ class MPCSolver:
         if torch_bridge.has_tensors((z, params, state, x0)):
             z, params, state, x0 = torch_bridge.to_jax((z, params, state, x0))
             return torch_bridge.to_torch(self.step(z, params, state, x0=x0))
-        vector = self._moved(self._pack(x0, params))
+        packed = self._packed(x0, params)
         given: Any = check_array(z, "z", self.problem.n_vars, self.dtype)
         if state is not None:
             if not isinstance(state, QPState):
@@ -258,20 +276,28 @@ class MPCSolver:
                     f"{type(state).__name__}."
                 )
             given = MPCWarmStart(given, state)
-        start = self._start(vector, given)
-        result = self._step(vector, start, donate=donate)
+        start = self._start(packed, given)
+        result = self._step(packed, start, donate=donate)
         return result, result.warm_start.qp
 
-    def _start(self, vector: jax.Array, given: Any) -> MPCWarmStart:
+    def _packed(self, x0: ArrayLike | None, params: Params) -> Parameters:
+        """The parameters where the caller wants them."""
+        packed = self._pack(x0, params)
+        where, own, common = self._device, self._moved(packed.own), packed.common
+        if where is not None and common is not None and not isinstance(common, Tracer):
+            common = jax.device_put(common, everywhere(where))
+        return replace(packed, own=own, common=common)
+
+    def _start(self, packed: Parameters, given: Any) -> MPCWarmStart:
         """A warm start with the leading axes of the parameter vectors."""
         problem = self.problem
         if given is None:
-            return self.cold_start(self._guess(vector))
+            return self.cold_start(self._guess(packed))
         if not isinstance(given, MPCWarmStart):
             given = self.cold_start(check_array(given, "z", problem.n_vars, self.dtype))
         sizes = {"z": problem.n_vars, "d": problem.n_vars, "s": problem.n_cons, "y": problem.n_cons}
         arrays = dict(zip(sizes, (given.z, given.qp.d, given.qp.s, given.qp.y), strict=True))
-        leading = vector.shape[:-1]
+        leading = packed.own.shape[:-1]
         for name, array in arrays.items():
             array = check_array(array, f"warm_start.{name}", sizes[name], self.dtype)
             if array.shape[:-1] not in ((), leading):
@@ -286,6 +312,8 @@ class MPCSolver:
     def _moved(self, array: jax.Array) -> jax.Array:
         if self._device is None or isinstance(array, Tracer):
             return array
+        if isinstance(self._device, NamedSharding):
+            check_divisible(array.shape[:-1], self._device)
         return jax.device_put(array, self._device)
 
     def _read(self, end: Iterate, history: History | None) -> Solution:
@@ -338,14 +366,14 @@ def _check_engine(engine: Any) -> None:
 
 
 def _as_device(device: Any) -> Any:
-    if device is None or isinstance(device, jax.Device):
+    if device is None or isinstance(device, jax.Device | NamedSharding):
         return device
     try:
         return jax.devices(device)[0]
     except (RuntimeError, TypeError, AttributeError) as error:
         raise SettingsError(
             f"device must be a JAX device or one of its platforms, got {device!r}; there are "
-            f"{jax.devices()}."
+            f"{jax.devices()}.  A NamedSharding spreads batches over several."
         ) from error
 
 

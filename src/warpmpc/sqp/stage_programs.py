@@ -8,12 +8,13 @@ violation, and the way of cotangents back to variables and parameters.  All arra
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.kernels.stage_kernels import StageCase, StageKernels
@@ -21,11 +22,14 @@ from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.qp.conditioning import QPData
 from warpmpc.qp.products import total
 from warpmpc.sqp.convexify import BlockProjection
+from warpmpc.sqp.parameters import Parameters, ParameterSplit
 from warpmpc.symbolic.assembly import Assembly, Overlap
 from warpmpc.symbolic.derivatives import StageModel
 from warpmpc.symbolic.hessian import HessianRule
+from warpmpc.symbolic.pattern import IntArray
 
 Tables = Sequence[Any]
+Vectors = Parameters | jax.Array  # of parameters, in tiles; an array where nothing is common
 
 
 @jax.tree_util.register_dataclass
@@ -49,18 +53,46 @@ class Evaluation:
 class StagePrograms:
     """Kernels of one problem; each is built with its first use."""
 
-    def __init__(self, problem: MPCProblem, rule: HessianRule, dtype: str):
+    def __init__(
+        self,
+        problem: MPCProblem,
+        rule: HessianRule,
+        dtype: str,
+        split: ParameterSplit | None = None,
+        models: Sequence[StageModel] | None = None,
+    ):
         """Differentiates every group of equal stages.
 
         Args:
             problem: The stages.
             rule: Which Hessian the QP gets.
             dtype: "float32" or "float64".
+            split: Which parameters are common to all instances; None: none.
+            models: Derivatives of the groups, if they are known already.
         """
         self.problem, self.rule, self.dtype = problem, rule, dtype
-        self.models = [StageModel.build(problem, group.stage, rule) for group in problem.groups]
+        if models is None:
+            models = [StageModel.build(problem, group.stage, rule) for group in problem.groups]
+        self.models = list(models)
         self.assembly = Assembly(problem, self.models)
         self._projection = BlockProjection(self.assembly)
+        self._split = split
+        self._of_splits: dict[ParameterSplit, StagePrograms] = {}
+
+    def for_split(self, split: ParameterSplit) -> StagePrograms:
+        """The same for parameters of which some are common; one object per split."""
+        if not split.common.size:
+            return self
+        if split not in self._of_splits:
+            common = np.isin(np.arange(self.problem.n_params), split.common)
+            models = [
+                replace(model, common=np.flatnonzero(common[rows[0]]))
+                for model, rows in zip(self.models, self.assembly.p_rows, strict=True)
+            ]
+            given = (self.problem, self.rule, self.dtype, split, models)
+            with jax.ensure_compile_time_eval():  # constants outlive the program being traced
+                self._of_splits[split] = StagePrograms(*given)
+        return self._of_splits[split]
 
     @property
     def soft_rows(self) -> Any:
@@ -136,7 +168,14 @@ class StagePrograms:
     @property
     def _cost_rows(self) -> dict[str, Tables]:
         """The same for functions without multipliers."""
-        return {"z": self.assembly.w_rows, "p": self.assembly.p_rows}
+        at, split = self.assembly, self._split
+        if split is None:
+            return {"z": at.w_rows, "p": at.p_rows}
+        return {
+            "z": at.w_rows,
+            "p": _places(at.p_rows, split.own),
+            "common": _places(at.p_rows, split.common),
+        }
 
     @property
     def _needs_y(self) -> bool:
@@ -164,7 +203,7 @@ class StagePrograms:
             "linearize", lambda m, n: m.linearize(n, names), self.point_rows, outputs
         )
 
-    def linearize(self, z: jax.Array, p: jax.Array, y: jax.Array) -> QPData:
+    def linearize(self, z: jax.Array, p: Vectors, y: jax.Array) -> QPData:
         """The QP at a point; y are multipliers for the exact Hessian."""
         found = dict(zip(self._sizes, self._linearize(*self.point_arrays(z, p, y)), strict=True))
         blocks = found.pop("blocks", None)
@@ -180,9 +219,9 @@ class StagePrograms:
         soft = {"soft": found["soft"]} if "soft" in found else {}
         return QPData(P, _added(found["q"], self.assembly.q_overlap), *rows, **soft)
 
-    def point_arrays(self, z: jax.Array, p: jax.Array, y: jax.Array) -> list[jax.Array]:
+    def point_arrays(self, z: jax.Array, p: Vectors, y: jax.Array) -> list[jax.Array]:
         """The arrays of a point, in the order of `point_rows`."""
-        return [z, p, y] if self._needs_y else [z, p]
+        return [*_cost_arrays(z, p), y] if self._needs_y else _cost_arrays(z, p)
 
     @cached_property
     def _evaluate(self) -> StageKernels:
@@ -192,15 +231,15 @@ class StagePrograms:
         )
         return self._kernels("evaluate", StageModel.evaluate, self._cost_rows, outputs)
 
-    def evaluate(self, z: jax.Array, p: jax.Array) -> Evaluation:
+    def evaluate(self, z: jax.Array, p: Vectors) -> Evaluation:
         """Cost and violations; z may have a multiple of the tiles of p."""
-        cost, squares, absolute, worst = self._evaluate(z, p)
+        cost, squares, absolute, worst = self._evaluate(*_cost_arrays(z, p))
         return Evaluation(
             total(cost), total(squares), total(absolute), worst.max(axis=1, keepdims=True)
         )
 
     def pull_back(
-        self, z: jax.Array, p: jax.Array, y: jax.Array, bars: dict[str, jax.Array]
+        self, z: jax.Array, p: Vectors, y: jax.Array, bars: dict[str, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
         """Cotangents of z and p from those of the QP: P, q, A, lower, upper, soft."""
         given = self._bars(bars)
@@ -208,16 +247,16 @@ class StagePrograms:
         return _added(z_bar, self.assembly.w_joined[1]), self._summed(p_bar)
 
     def pull_back_params(
-        self, z: jax.Array, p: jax.Array, y: jax.Array, bars: dict[str, jax.Array]
+        self, z: jax.Array, p: Vectors, y: jax.Array, bars: dict[str, jax.Array]
     ) -> jax.Array:
         """Cotangents of p alone, from those of q, A, lower, upper and soft at a fixed point."""
         given = {name: bar for name, bar in self._bars(bars).items() if name not in _HESSIAN}
         (p_bar,) = self._pull_back_params(*self.point_arrays(z, p, y), *given.values())
         return self._summed(p_bar)
 
-    def cost_pull_back(self, z: jax.Array, p: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def cost_pull_back(self, z: jax.Array, p: Vectors) -> tuple[jax.Array, jax.Array]:
         """Gradients of the cost with respect to z and p."""
-        z_bar, p_bar = self._cost_pull_back(z, p)
+        z_bar, p_bar = self._cost_pull_back(*_cost_arrays(z, p))
         return _added(z_bar, self.assembly.w_joined[1]), self._summed(p_bar)
 
     def _bars(self, bars: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -272,6 +311,16 @@ class StagePrograms:
 
 
 _HESSIAN = ("P", "blocks")
+
+
+def _cost_arrays(z: jax.Array, p: Vectors) -> list[jax.Array]:
+    return [z, *p.arrays] if isinstance(p, Parameters) else [z, p]
+
+
+def _places(p_rows: Tables, entries: IntArray) -> Tables:
+    """Where stages find those of their parameters that are among some entries."""
+    there = [rows[:, np.isin(rows[0], entries)] for rows in p_rows]
+    return [np.searchsorted(entries, rows).astype(np.int32) for rows in there]
 
 
 def _added(rows: jax.Array, overlap: Overlap) -> jax.Array:

@@ -35,16 +35,17 @@ class Guess:
     def __call__(self, params: jax.Array) -> jax.Array:
         """Trajectories ``[..., n_vars]`` from parameter vectors ``[..., n_params]``."""
         problem = self._problem
-        z = jnp.zeros((*params.shape[:-1], problem.n_vars), dtype=self._dtype)
+        found, places = [], []
         for ks, function in self._parts:
             rows = np.stack([problem.param_rows(k) for k in ks])
             cuts = [problem.n_x0, problem.n_x0 + problem.n_shared]
             tau = jnp.asarray(ks / max(problem.horizon, 1), dtype=self._dtype)[:, None]
             tau = jnp.broadcast_to(tau, (*params.shape[:-1], ks.size, 1))
             (values,) = function(*jnp.split(params[..., rows], cuts, axis=-1), tau)
-            at = problem.z_offset[ks][:, None] + np.arange(values.shape[-1])
-            z = z.at[..., at].set(values)
-        return z
+            found.append(values.reshape(*params.shape[:-1], -1).astype(self._dtype))
+            places.append((problem.z_offset[ks][:, None] + np.arange(values.shape[-1])).ravel())
+        # Reading from the right place is part of another kernel on a GPU; writing to it is not.
+        return jnp.concatenate(found, axis=-1)[..., np.argsort(np.concatenate(places))]
 
 
 class Shift:

@@ -1,8 +1,8 @@
 """Stage functions with their derivatives: what the kernels of the SQP iteration evaluate.
 
 Reads: a `Stage` and the symbols that all stages share.  Produces: `StageModel`, whose methods are
-CasADi functions over the same few arrays: w = (z, z_next), p = (x0, shared, own parameters), and
-the multipliers y.  Outputs list structural nonzeros only.
+CasADi functions over the same few arrays: w = (z, z_next), p = (x0, shared, own parameters), which
+may come in two parts, and the multipliers y.  Outputs list structural nonzeros only.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class StageModel:
         y: Multipliers of the rows.
         hessian: Upper triangle over w.
         exact: Whether it depends on the multipliers.
+        common: Which parameters are an input of their own, behind the others; None: there is no
+            such input.
     """
 
     stage: Stage
@@ -39,6 +41,7 @@ class StageModel:
     y: ca.SX
     hessian: StageHessian
     exact: bool
+    common: IntArray | None = None
 
     @classmethod
     def build(cls, problem: MPCProblem, stage: Stage, rule: HessianRule) -> StageModel:
@@ -94,8 +97,8 @@ class StageModel:
             "P": self.hessian.values,
             "q": self.gradient,
             "A": nonzeros(self.jacobian),
-            "lower": stage.lower - stage.g,
-            "upper": stage.upper - stage.g,
+            "lower": _distance(stage.lower, stage.g),
+            "upper": _distance(stage.upper, stage.g),
             "soft": ca.vec(stage.penalties),
             "blocks": ca.vertcat(ca.SX(0, 1), *self.hessian.block_values),
         }
@@ -107,14 +110,25 @@ class StageModel:
 
     @property
     def _point(self) -> list[ca.SX]:
-        return [self.w, self.p, self.y] if self.exact else [self.w, self.p]
+        return [*self._cost_inputs, self.y] if self.exact else self._cost_inputs
+
+    @property
+    def _cost_inputs(self) -> list[ca.SX]:
+        """Variables and parameters; common ones last."""
+        if self.common is None:
+            return [self.w, self.p]
+        own = np.setdiff1d(np.arange(self.p.numel()), self.common)
+        parts = (
+            ca.vertcat(ca.SX(0, 1), *(self.p[int(i)] for i in at)) for at in (own, self.common)
+        )
+        return [self.w, *parts]
 
     def evaluate(self, name: str) -> ca.Function:
         """(w, p) to cost with penalties, and sum of squares, sum and largest violation of rows."""
         beyond = self._hard_violations
         worst = ca.mmax(beyond) if beyond.numel() else ca.SX(0)
         outputs = [self.total_cost + self._penalty, ca.sumsqr(beyond), ca.sum1(beyond), worst]
-        return self._function(name, [self.w, self.p], [ca.densify(o) for o in outputs])
+        return self._function(name, self._cost_inputs, [ca.densify(o) for o in outputs])
 
     def pull_back(self, name: str, outputs: Sequence[str], *, of_w: bool) -> ca.Function:
         """Cotangents of contributions to the QP back to (w, p), or to p alone.
@@ -137,7 +151,7 @@ class StageModel:
         """(w, p) to the gradients of the cost, penalties included."""
         cost = self.total_cost + self._penalty
         results = [ca.densify(ca.gradient(cost, symbols)) for symbols in (self.w, self.p)]
-        return self._function(name, [self.w, self.p], results)
+        return self._function(name, self._cost_inputs, results)
 
     def _sides(self) -> Iterator[tuple[ca.SX, tuple[ca.SX, ca.SX] | None]]:
         """For each bound that exists: how far its row is beyond it, and its penalties if soft."""
@@ -177,3 +191,12 @@ class StageModel:
 def _is(entry: ca.SX, value: float) -> bool:
     """Whether an expression is this constant."""
     return bool(entry.is_constant()) and float(entry) == value
+
+
+def _distance(bounds: ca.SX, rows: ca.SX) -> ca.SX:
+    """Bounds minus rows; absent bounds stay constants."""
+    entries = [
+        bounds[i] if _is(bounds[i], np.inf) or _is(bounds[i], -np.inf) else bounds[i] - rows[i]
+        for i in range(rows.numel())
+    ]
+    return ca.vertcat(ca.SX(0, 1), *entries)

@@ -157,7 +157,7 @@ def build_stage_program(kkt: KKTPattern, stages: IntArray, weak: IntArray) -> St
     """
     positions = np.unique(stages, return_inverse=True)[1]
     backward = positions.max(initial=0) - positions
-    return _best(kkt, [(positions, 0), (backward, 0)], weak)
+    return _best(kkt, [[(positions, 0), (backward, 0)]], weak)
 
 
 def build_two_sided_program(kkt: KKTPattern, stages: IntArray, weak: IntArray) -> StageProgram:
@@ -171,23 +171,26 @@ def build_two_sided_program(kkt: KKTPattern, stages: IntArray, weak: IntArray) -
     return _best(kkt, two_sided_orders(kkt, stages, weak), weak)
 
 
-def _best(kkt: KKTPattern, orders: list[tuple[IntArray, int]], weak: IntArray) -> StageProgram:
-    """The program with least fill of those that couple neighbours only.
+def _best(
+    kkt: KKTPattern, orders: list[list[tuple[IntArray, int]]], weak: IntArray
+) -> StageProgram:
+    """The program with least fill, of the first orders that couple neighbours only.
 
     An order is the position of each node's stage, and how many stages the first of two chains has.
     """
-    found = []
-    for positions, split in orders:
-        if _couples_neighbours(kkt.K_pattern, positions, _following(positions, split)):
-            elimination = eliminate(kkt.K_pattern, safe_stagewise(kkt, positions, weak))
-            found.append((elimination.nnz_L, elimination, positions, split))
-    if not found:
-        raise PatternError(
-            "The stages couple beyond their neighbours: some row or cost term joins stages more "
-            'than one apart.  Check `stages`, or use engine="sparse", which takes any pattern.'
-        )
-    _, elimination, positions, split = min(found, key=lambda candidate: candidate[0])
-    return _program(elimination, positions, kkt.n_vars, split)
+    for group in orders:
+        found = []
+        for positions, split in group:
+            if _couples_neighbours(kkt.K_pattern, positions, _following(positions, split)):
+                elimination = eliminate(kkt.K_pattern, safe_stagewise(kkt, positions, weak))
+                found.append((elimination.nnz_L, elimination, positions, split))
+        if found:
+            _, elimination, positions, split = min(found, key=lambda candidate: candidate[0])
+            return _program(elimination, positions, kkt.n_vars, split)
+    raise PatternError(
+        "The stages couple beyond their neighbours: some row or cost term joins stages more than "
+        'one apart.  Check `stages`, or use engine="sparse", which takes any pattern.'
+    )
 
 
 def _following(positions: IntArray, split: int) -> IntArray:

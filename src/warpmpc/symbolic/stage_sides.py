@@ -23,8 +23,10 @@ LEAST_STAGES = 3
 
 def two_sided_orders(
     kkt: KKTPattern, stages: IntArray, weak: IntArray
-) -> list[tuple[IntArray, int]]:
-    """Orders to choose from: positions of stages, and how many stages the first half has.
+) -> list[list[tuple[IntArray, int]]]:
+    """Orders to choose from, those to be preferred first.
+
+    An order is the position of each node's stage, and how many stages the first half has.
 
     Args:
         kkt: Pattern of K.
@@ -37,13 +39,17 @@ def two_sided_orders(
         raise PatternError(
             f"Two sides need at least {LEAST_STAGES} stages, these are {last + 1}; use sides=1."
         )
-    early, late = last - _gathered(kkt, last - labels, weak), _gathered(kkt, labels, weak)
-    orders = []
-    for ascending, descending in ((late, early), (early, late), (labels, labels)):
-        order = _meeting(ascending, descending, last // 2, last)
-        if order is not None:
-            orders.append(order)
-    return orders
+    found = []
+    # A weak variable that moves may get too far away from what its cost couples it with, so there
+    # are orders in which it stays; they are the second choice.
+    for moving in (weak, weak[:0]):
+        early, late = last - _gathered(kkt, last - labels, moving), _gathered(kkt, labels, moving)
+        pairs = ((late, early), (early, late))
+        orders = [_meeting(up, down, last // 2, last) for up, down in pairs]
+        found.append([order for order in orders if order is not None])
+    if not any(found):
+        raise PatternError("One half of the stages has nothing to eliminate; use sides=1.")
+    return found
 
 
 def _meeting(
