@@ -219,9 +219,13 @@ class MPCSolver:
     ) -> Solution:
         """Solves every instance.
 
+        Batches of as many tiles of 32 share one program.  Where the arrays are spread over devices
+        along their first axis, each device solves its own instances.
+
         Args:
             x0: Initial states ``[..., n_x0]``; no leading axis for a single problem.
-            params: Parameters by name, or all of them but x0 as one array; None: defaults.
+            params: Parameters by name, or all of them but x0 as one array; None: defaults.  What
+                has no leading axes is kept once for all instances.
             warm_start: `Solution.warm_start` of an earlier call, or a trajectory z; None: the
                 guess of the problem.
             shift: Whether the warm start is moved by one node first.
