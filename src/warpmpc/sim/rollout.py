@@ -67,6 +67,8 @@ def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments ar
     one whose state is not finite stays alone with it.  The result is differentiable where the
     solver and the functions are; memory grows with the number of steps then.
 
+    States that are spread over devices along the batch stay so, and so do all results.
+
     The program is compiled once for the same solver, functions and number of steps: pass the same
     function objects, and numbers that change as `params`, `plant` or `x0`.
 

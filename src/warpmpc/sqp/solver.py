@@ -31,6 +31,7 @@ from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.sqp import torch_bridge
 from warpmpc.sqp.batch_program import BatchProgram, Sensitivity, is_sharded, release
+from warpmpc.sqp.checks import as_device, as_problem, check_engine, checked_settings
 from warpmpc.sqp.fused import build_iteration, refuse_fused
 from warpmpc.sqp.iteration import Iterate, SQPIteration, final
 from warpmpc.sqp.parameters import ParameterPacker, Parameters, ParameterSplit, Params
@@ -44,7 +45,6 @@ from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.symbolic.weak import weak_variables
 
 _LOG = logging.getLogger(__name__)
-ENGINES = ("auto", "staged", "sparse", "dense")
 
 
 class MPCSolver:
@@ -80,10 +80,10 @@ class MPCSolver:
                 one by one.
             staged: Of the staged engine's kernels.
         """
-        self.settings, self.dtype = _checked(settings), check_dtype(dtype)
-        self.problem = _as_problem(problem)
-        _check_engine(engine)
-        self._device = _as_device(device)
+        self.settings, self.dtype = checked_settings(settings), check_dtype(dtype)
+        self.problem = as_problem(problem)
+        check_engine(engine)
+        self._device = as_device(device)
         self.programs = StagePrograms(self.problem, self._rule(), self.dtype)
         if not self.programs.assembly.A_pattern.nnz:
             raise ProblemError(
@@ -221,9 +221,13 @@ class MPCSolver:
     ) -> Solution:
         """Solves every instance.
 
+        Batches of as many tiles of 32 share one program.  Where the arrays are spread over devices
+        along their first axis, each device solves its own instances.
+
         Args:
             x0: Initial states ``[..., n_x0]``; no leading axis for a single problem.
-            params: Parameters by name, or all of them but x0 as one array; None: defaults.
+            params: Parameters by name, or all of them but x0 as one array; None: defaults.  What
+                has no leading axes is kept once for all instances.
             warm_start: `Solution.warm_start` of an earlier call, or a trajectory z; None: the
                 guess of the problem.
             shift: Whether the warm start is moved by one node first.
@@ -340,41 +344,6 @@ class MPCSolver:
             history=history,
             layout=self._layout,
         )
-
-
-def _checked(settings: SQPSettings | None) -> SQPSettings:
-    if settings is None:
-        return SQPSettings()
-    if not isinstance(settings, SQPSettings):
-        raise SettingsError(f"settings must be SQPSettings, got {type(settings).__name__}.")
-    return settings
-
-
-def _as_problem(problem: Any) -> MPCProblem:
-    if isinstance(problem, OCP):
-        return problem.problem()
-    if not isinstance(problem, MPCProblem):
-        raise ProblemError(f"problem must be an OCP or MPCProblem, got {type(problem).__name__}.")
-    return problem
-
-
-def _check_engine(engine: Any) -> None:
-    if engine == "onchip":
-        raise SettingsError('engine="onchip" does not exist yet; use "auto".')
-    if engine not in ENGINES:
-        raise SettingsError(f"Unknown engine {engine!r}; choose one of {list(ENGINES)}.")
-
-
-def _as_device(device: Any) -> Any:
-    if device is None or isinstance(device, jax.Device | NamedSharding):
-        return device
-    try:
-        return jax.devices(device)[0]
-    except (RuntimeError, TypeError, AttributeError) as error:
-        raise SettingsError(
-            f"device must be a JAX device or one of its platforms, got {device!r}; there are "
-            f"{jax.devices()}.  A NamedSharding spreads batches over several."
-        ) from error
 
 
 def _scipy(pattern: SparsePattern) -> sp.csc_matrix:
