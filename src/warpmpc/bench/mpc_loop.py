@@ -19,7 +19,7 @@ from warpmpc.sim.types import Rollout
 from warpmpc.sqp.types import MPCWarmStart
 
 RESIDUALS = ("primal_residual", "dual_residual")
-MOST_PARTS = 4
+MOST_PARTS = 5
 
 
 @jax.tree_util.register_dataclass

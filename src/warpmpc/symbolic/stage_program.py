@@ -19,11 +19,11 @@ import numpy as np
 from warpmpc._errors import PatternError
 from warpmpc.symbolic.elimination import Elimination, eliminate
 from warpmpc.symbolic.kkt import KKTPattern
-from warpmpc.symbolic.pattern import IntArray, SparsePattern
+from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.program import Program
 from warpmpc.symbolic.safe_ordering import safe_stagewise
 from warpmpc.symbolic.stage_blocks import find_stage_blocks
-from warpmpc.symbolic.stage_sides import two_sided_orders
+from warpmpc.symbolic.stage_sides import StageOrder, one_sided_orders, two_sided_orders
 
 Pair = tuple[int, int]
 
@@ -155,9 +155,7 @@ def build_stage_program(kkt: KKTPattern, stages: IntArray, weak: IntArray) -> St
             the next one only.
         weak: Variables without a weight of their own; see `safe_ordering`.
     """
-    positions = np.unique(stages, return_inverse=True)[1]
-    backward = positions.max(initial=0) - positions
-    return _best(kkt, [[(positions, 0), (backward, 0)]], weak)
+    return _best(kkt, one_sided_orders(stages), weak)
 
 
 def build_two_sided_program(kkt: KKTPattern, stages: IntArray, weak: IntArray) -> StageProgram:
@@ -168,50 +166,28 @@ def build_two_sided_program(kkt: KKTPattern, stages: IntArray, weak: IntArray) -
         stages: As in `build_stage_program`.
         weak: Likewise.
     """
-    return _best(kkt, two_sided_orders(kkt, stages, weak), weak)
+    return _best(kkt, two_sided_orders(kkt, stages), weak)
 
 
-def _best(
-    kkt: KKTPattern, orders: list[list[tuple[IntArray, int]]], weak: IntArray
-) -> StageProgram:
-    """The program with least fill, of the first orders that couple neighbours only.
-
-    An order is the position of each node's stage, and how many stages the first of two chains has.
-    """
-    for group in orders:
-        found = []
-        for positions, split in group:
-            if _couples_neighbours(kkt.K_pattern, positions, _following(positions, split)):
-                elimination = eliminate(kkt.K_pattern, safe_stagewise(kkt, positions, weak))
-                found.append((elimination.nnz_L, elimination, positions, split))
-        if found:
-            _, elimination, positions, split = min(found, key=lambda candidate: candidate[0])
-            return _program(elimination, positions, kkt.n_vars, split)
-    raise PatternError(
-        "The stages couple beyond their neighbours: some row or cost term joins stages more than "
-        'one apart.  Check `stages`, or use engine="sparse", which takes any pattern.'
-    )
+def _best(kkt: KKTPattern, orders: list[StageOrder], weak: IntArray) -> StageProgram:
+    """The program with least fill, of the orders that couple neighbours only."""
+    found: list[tuple[float, Elimination, StageOrder]] = []
+    for order in orders:
+        if order.couples_neighbours(kkt):
+            perm = safe_stagewise(kkt, order.positions, weak)
+            elimination = eliminate(kkt.K_pattern, perm)
+            found.append((order.handicap * elimination.nnz_L, elimination, order))
+    if not found:
+        raise PatternError(
+            "The stages couple beyond their neighbours: some row or cost term joins stages more "
+            'than one apart.  Check `stages`, or use engine="sparse", which takes any pattern.'
+        )
+    _, elimination, order = min(found, key=lambda candidate: candidate[0])
+    return _program(elimination, order, kkt.n_vars)
 
 
-def _following(positions: IntArray, split: int) -> IntArray:
-    """Which stage each stage changes: the next one; both chains change the last."""
-    last = int(positions.max(initial=0))
-    following = np.arange(1, last + 2)
-    if split:
-        following[split - 1] = last
-    return following
-
-
-def _couples_neighbours(K: SparsePattern, positions: IntArray, following: IntArray) -> bool:
-    first, second = positions[K.row_idx], positions[K.col_idx]
-    low, high = np.minimum(first, second), np.maximum(first, second)
-    return bool(np.all((low == high) | (following[low] == high)))
-
-
-def _program(
-    elimination: Elimination, positions: IntArray, n_vars: int, split: int
-) -> StageProgram:
-    first = find_stage_blocks(elimination, positions).first
+def _program(elimination: Elimination, order: StageOrder, n_vars: int) -> StageProgram:
+    first, split = find_stage_blocks(elimination, order.positions).first, order.split
     slots = _slots(elimination, first, split)
     L_order, columns = _columns(elimination, first, split, slots)
     counts = elimination.L_pattern.col_counts

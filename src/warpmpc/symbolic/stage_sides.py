@@ -1,8 +1,8 @@
-"""Orders of elimination from both ends of the horizon to its middle.
+"""Orders of elimination by stages: from one end of the horizon, or from both ends to its middle.
 
-Reads: the KKT pattern and stage labels.  Produces: for each node the position of its stage in an
-order that has the first half ascending, then the second half descending, the middle stage last.
-The halves do not touch, so they can be eliminated at the same time.
+Reads: the KKT pattern and stage labels.  Produces: for each node the position of its stage in the
+order.  Of a two-sided order the first half of the stages is ascending, the second half descending,
+and the middle stage is last.  The halves do not touch, so they can be eliminated at the same time.
 
 A row that couples two stages may count to either of them.  That decides what a half hands on to the
 next stage, and so the fill: rows, if they count to the stage nearer to the middle, else variables.
@@ -11,27 +11,63 @@ The halves are mirror images: what is an early stage for one is a late one for t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from warpmpc._errors import PatternError
 from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.pattern import IntArray
-from warpmpc.symbolic.safe_ordering import holding_rows
 
 LEAST_STAGES = 3
+# Fill that handing on rows is worth: in float32, where equalities have a large rho, handing on
+# variables costs two digits.
+_WORTH = 1.25
 
 
-def two_sided_orders(
-    kkt: KKTPattern, stages: IntArray, weak: IntArray
-) -> list[list[tuple[IntArray, int]]]:
-    """Orders to choose from, those to be preferred first.
+@dataclass(frozen=True, eq=False)
+class StageOrder:
+    """One order of the stages.
 
-    An order is the position of each node's stage, and how many stages the first half has.
+    Attributes:
+        positions: Of the stage of each node of K; no position is left out.
+        split: How many stages the first of two halves has; 0: there is one chain only.
+        handicap: Factor on the fill when orders are compared.
+    """
+
+    positions: IntArray
+    split: int = 0
+    handicap: float = 1.0
+
+    @property
+    def following(self) -> IntArray:
+        """Which stage each stage changes: the next one; both halves change the last."""
+        last = int(self.positions.max(initial=0))
+        following = np.arange(1, last + 2)
+        if self.split:
+            following[self.split - 1] = last
+        return following
+
+    def couples_neighbours(self, kkt: KKTPattern) -> bool:
+        """Whether no entry of K joins stages that are not neighbours."""
+        K = kkt.K_pattern
+        first, second = self.positions[K.row_idx], self.positions[K.col_idx]
+        low, high = np.minimum(first, second), np.maximum(first, second)
+        return bool(np.all((low == high) | (self.following[low] == high)))
+
+
+def one_sided_orders(stages: IntArray) -> list[StageOrder]:
+    """Ascending and descending."""
+    positions = np.unique(stages, return_inverse=True)[1]
+    return [StageOrder(positions), StageOrder(positions.max(initial=0) - positions)]
+
+
+def two_sided_orders(kkt: KKTPattern, stages: IntArray) -> list[StageOrder]:
+    """From both ends, handing on rows or variables.
 
     Args:
         kkt: Pattern of K.
         stages: Stage of each variable, then of each row.
-        weak: Variables without a weight of their own; see `safe_ordering`.
     """
     labels = np.unique(stages, return_inverse=True)[1]
     last = int(labels.max(initial=0))
@@ -39,50 +75,28 @@ def two_sided_orders(
         raise PatternError(
             f"Two sides need at least {LEAST_STAGES} stages, these are {last + 1}; use sides=1."
         )
-    found = []
-    # A weak variable that moves may get too far away from what its cost couples it with, so there
-    # are orders in which it stays; they are the second choice.
-    for moving in (weak, weak[:0]):
-        early, late = last - _gathered(kkt, last - labels, moving), _gathered(kkt, labels, moving)
-        pairs = ((late, early), (early, late))
-        orders = [_meeting(up, down, last // 2, last) for up, down in pairs]
-        found.append([order for order in orders if order is not None])
-    if not any(found):
+    early, late = last - _with_latest_rows(kkt, last - labels), _with_latest_rows(kkt, labels)
+    orders = [_meeting(late, early, 1.0), _meeting(early, late, _WORTH)]
+    found = [order for order in orders if order is not None]
+    if not found:
         raise PatternError("One half of the stages has nothing to eliminate; use sides=1.")
     return found
 
 
-def _meeting(
-    ascending: IntArray, descending: IntArray, middle: int, last: int
-) -> tuple[IntArray, int] | None:
-    """Positions from labels of the two halves; None if one of them is left without a stage."""
+def _meeting(ascending: IntArray, descending: IntArray, handicap: float) -> StageOrder | None:
+    """Order from labels of the two halves; None if one of them is left without a stage."""
+    last = int(max(ascending.max(), descending.max()))
+    middle = last // 2
     is_first, is_second = ascending < middle, descending > middle
-    if not is_first.any() or not (is_second & ~is_first).any():
+    if not is_first.any() or not is_second.any():
         return None
     second = np.where(is_second, middle + last - descending, last)
     labels, positions = np.unique(np.where(is_first, ascending, second), return_inverse=True)
-    return positions, int(np.count_nonzero(labels < middle))
-
-
-def _gathered(kkt: KKTPattern, labels: IntArray, weak: IntArray) -> IntArray:
-    """Labels with every row in the latest of its stages.
-
-    A weak variable that only rows of later stages hold goes with the first of them: it must not be
-    eliminated before they are.  Others stay; with a weight of their own they are better pivots than
-    rows whose rho is large.
-    """
-    moved = _with_latest_rows(kkt, labels)
-    rows, holds = holding_rows(kkt)
-    entries = holds[:, weak].tocoo()
-    first_holder = np.full(weak.size, moved.max(initial=0) + 1)
-    np.minimum.at(first_holder, entries.col, moved[rows[entries.row]])
-    held = weak[np.unique(entries.col)]
-    moved[held] = np.maximum(moved[held], first_holder[np.unique(entries.col)])
-    return _with_latest_rows(kkt, moved)
+    return StageOrder(positions, int(np.count_nonzero(labels < middle)), handicap)
 
 
 def _with_latest_rows(kkt: KKTPattern, labels: IntArray) -> IntArray:
-    """The same labels of variables; a row without entries keeps its own as well."""
+    """Every row in the latest stage of its variables; one without entries keeps its label."""
     K, n = kkt.K_pattern, kkt.n_vars
     entry = (K.row_idx < n) & (K.col_idx >= n)
     found = np.where(np.isin(np.arange(K.n_cols), K.col_idx[entry]), -1, labels)
