@@ -95,10 +95,6 @@ def several_devices():
     is_spread(found, sharding)
     equal(without_communication(solver.solve, *args), first)
 
-    # The start lies on one device only: it is spread like the data.
-    again = solver.solve(*args, first.warm_start)
-    equal(again, second)
-    is_spread(again, sharding)
     equal(solver.solve(*args, found.warm_start, donate=True), second)
     assert found.warm_start.z.is_deleted()
 
@@ -116,11 +112,30 @@ def everything_on_several_devices():
     equal(found, wanted)
     is_spread(found, sharding)
     is_spread(make(device=sharding).solve(*data()), sharding)
+    other_shapes(solver, sharding)
+    quadratic_programs(sharding)
+
+
+def other_shapes(solver, sharding):
+    x0, params = data()
+    first = solver.solve(x0, params)
+    second = solver.solve(x0, params, first.warm_start)
+    args = jax.device_put((x0, params), sharding)
+    # The start lies on one device only: it is spread like the data.
+    again = solver.solve(*args, first.warm_start)
+    equal(again, second)
+    is_spread(again, sharding)
+    # Two axes of the batch; one instance that every device has.
+    folded = jax.tree.map(lambda a: a.reshape(DEVICES, -1, *a.shape[1:]), (x0, params))
+    again = solver.solve(*jax.device_put(folded, sharding))
+    is_spread(again, sharding)
+    equal(jax.tree.map(lambda a: a.reshape(BATCH, *a.shape[2:]), again), first)
+    replicated = NamedSharding(sharding.mesh, PartitionSpec())
+    alone = solver.solve(*jax.device_put(jax.tree.map(lambda a: a[0], (x0, params)), replicated))
+    equal(alone, jax.tree.map(lambda a: a[0], first))
     # A program may ask for an uneven split; all devices do all the work then.
     uneven = jax.jit(lambda x: solver.solve(jax.lax.with_sharding_constraint(x, sharding)))
     equal(uneven(data(33)[0]), solver.solve(data(33)[0]))
-
-    quadratic_programs(sharding)
 
 
 def quadratic_programs(sharding):

@@ -21,7 +21,7 @@ def test_other_batches():
     over_both = NamedSharding(MESH, PartitionSpec(("a", "b")))
     check_divisible((16, 3), over_both)
     with pytest.raises(
-        ProblemError, match="A batch of 36 cannot .* 8 devices; fill it up to a mul"
+        ProblemError, match=r"A batch of 36 cannot .* 8 devices; fill it up to a mul"
     ):
         check_divisible((36,), over_both)
     with pytest.raises(ProblemError, match="A problem without batch axis cannot be spread"):

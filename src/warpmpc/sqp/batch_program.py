@@ -96,10 +96,10 @@ class BatchProgram:
         leading = start.z.shape[:-1]
         if not _exist((common, args)):
             return _cut(self._traced(common, *_flat(args)), leading)
-        if leading == (whole_tiles(leading),) or is_sharded(args):
+        if _is_ready(leading, args):
             mine = start if donate and _differ(start) else _copied(start)
             return self.compiled(common, args[0], mine)
-        solution = self.compiled(common, *_filled(args))
+        solution = self.compiled(common, *_prepared(args, fill=not is_sharded(args)))
         if donate:
             release(start, solution)
         return _cut_program(solution, leading)
@@ -115,10 +115,11 @@ class BatchProgram:
         leading = start.z.shape[:-1]
         if not _exist((common, args)):
             found = _cut(self._compiled_back(common, *_flat(args)), leading)
-        elif leading == (whole_tiles(leading),) or is_sharded(args):
+        elif _is_ready(leading, args):
             found = self._compiled_back(common, *args)
         else:
-            found = _cut_program(self._compiled_back(common, *_filled(args)), leading)
+            args = _prepared(args, fill=not is_sharded(args))
+            found = _cut_program(self._compiled_back(common, *args), leading)
         return params.cotangents(found[0]), found[1]
 
 
@@ -156,6 +157,11 @@ def is_sharded(tree: Any) -> bool:
     return _exist(tree) and any(len(a.devices()) > 1 for a in jax.tree.leaves(tree))
 
 
+def _is_ready(leading: tuple[int, ...], args: Any) -> bool:
+    """Whether there is one batch axis, and nothing to be filled up."""
+    return leading == (whole_tiles(leading),) or (len(leading) == 1 and is_sharded(args))
+
+
 def _differ(tree: Any) -> bool:
     """Whether no array occurs twice; a buffer can be given away once only."""
     leaves = jax.tree.leaves(tree)
@@ -172,15 +178,15 @@ def _flat(args: Any) -> Any:
     return jax.tree.map(lambda a: a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), args)
 
 
-@jax.jit
-def _filled(args: Any) -> Any:
-    """The same, filled up to whole tiles by copies of the last instance."""
+@partial(jax.jit, static_argnames="fill")
+def _prepared(args: Any, *, fill: bool) -> Any:
+    """The same, and filled up to whole tiles by copies of the last instance."""
 
-    def fill(array: jax.Array) -> jax.Array:
+    def filled(array: jax.Array) -> jax.Array:
         spare = whole_tiles(array.shape[:1]) - array.shape[0]
         return jnp.pad(array, ((0, spare), (0, 0)), mode="edge")
 
-    return jax.tree.map(fill, _flat(args))
+    return jax.tree.map(filled, _flat(args)) if fill else _flat(args)
 
 
 def _cut(tree: Any, leading: tuple[int, ...]) -> Any:
