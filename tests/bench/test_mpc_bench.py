@@ -343,7 +343,8 @@ class TestCounts:
         L, kept = program.n_L, n + m - leaves
         found = mpc_bytes.counted_bytes(solver)
         assert found["linearize_factor"] == 4 * (n + 12 + L + kept + n + 2 * m)
-        vectors = 3 * kept + 2 * n + 2 * (n + m) + 4 * m
+        assert mpc_bytes.n_bounds(solver) == m + 4 * 4  # motors at 4 nodes have two bounds
+        vectors = 3 * kept + 2 * n + 2 * (n + m) + 3 * m + 16
         assert found["admm"] == 4 * 25 * (2 * L + vectors)
         assert found["line_search"] == 4 * (3 * n + 12)
         assert found["total"] == sum(found[name] for name in mpc_phases.PHASES)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from warpmpc.qp.conditioning import EQUALITY_TOLERANCE
 from warpmpc.qp.kernel_loop import KernelLoop
 from warpmpc.sqp.solver import MPCSolver
 from warpmpc.symbolic.program import Program
+from warpmpc.symbolic.row_kinds import RowKind, row_kinds
 
 
 def counted_bytes(solver: MPCSolver) -> dict[str, int]:
@@ -23,8 +25,9 @@ def counted_bytes(solver: MPCSolver) -> dict[str, int]:
       Parameters that all instances share are not counted, nor K and A: they need not exist.
     - "admm", per iteration.  Forward: L, the pivots but for leaves, x and q of the variables and
       the right-hand side of the rows are read, the solution but for leaves is written.  Backward: L
-      again, that solution, x and v of all nodes and both bounds are read; x, v and the right-hand
-      side of the rows are written.  The reciprocal of rho is a setting, and not counted.
+      again, that solution, x and v of all nodes and the bounds are read; x, v and the right-hand
+      side of the rows are written.  Equalities have one bound.  The reciprocal of rho is a
+      setting, and not counted.
     - "line_search": z, the direction and x0 are read, z is written.  Cost and violation of all step
       lengths need no more.
 
@@ -36,7 +39,7 @@ def counted_bytes(solver: MPCSolver) -> dict[str, int]:
     nodes, L = program.n_nodes, program.n_L
     kept = nodes - n_leaves(program, solver.qp.n_vars)
     forward = L + kept + 2 * n + m + kept
-    backward = L + kept + nodes + 2 * m + nodes + m
+    backward = L + kept + nodes + n_bounds(solver) + nodes + m
     counts = {
         "linearize_factor": (n + problem.n_x0) + (L + kept + n + 2 * m),
         "admm": solver.qp.settings.max_iter * (forward + backward),
@@ -44,6 +47,13 @@ def counted_bytes(solver: MPCSolver) -> dict[str, int]:
     }
     counts = {name: np.dtype(solver.dtype).itemsize * count for name, count in counts.items()}
     return {**counts, "total": sum(counts.values())}
+
+
+def n_bounds(solver: MPCSolver) -> int:
+    """Numbers that the bounds of all rows are made of."""
+    one = (RowKind.EQUALITY, RowKind.LOWER, RowKind.UPPER)
+    kinds = row_kinds(solver.problem, EQUALITY_TOLERANCE)
+    return sum(1 if kind in one else 2 for kind in kinds)
 
 
 def program_of(solver: MPCSolver) -> Program:

@@ -12,7 +12,7 @@ The text uses these names, which the kernel around it defines:
     ONCE                      1, but the compiler does not know
     FORGET                    a sweep begins: nothing read before it is worth keeping
     INVERT(out, in), CLIP(v, lower, upper), OLD_S(v, lower, upper, row), NEXT_V(v, s, step),
-    PUT(array, row, value), OMEGA, SIGMA
+    PUT(array, row, value), OMEGA, SIGMA, R_ROW, R_EQUAL
     H, SOFTEN(v, clipped v, array, row), OLD_SOFT_S(v, lower, upper, row, row of H)
                               soft rows: four numbers of each, stage by stage
     ON_SIDE(0), MEET          what only the thread of a chain does (without threads: what follows),
@@ -26,9 +26,10 @@ crosses the boundary between slots 4 and 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from warpmpc.symbolic.row_kinds import RowKind, stage_kinds
 from warpmpc.symbolic.stage_program import StageProgram, StageRun, StageTemplate
 
 
@@ -104,19 +105,22 @@ def soft_order(program: StageProgram, soft: Collection[int]) -> list[int]:
     ]
 
 
-def iteration_text(program: StageProgram, soft: Collection[int] = ()) -> str:
+def iteration_text(
+    program: StageProgram, soft: Collection[int] = (), kinds: Sequence[RowKind] = ()
+) -> str:
     """One ADMM iteration: both solves, then the update of X and W inside the backward solve.
 
     Args:
         program: The elimination by stages.
         soft: Nodes that are soft rows.
+        kinds: Of all rows, if they are known: such rows need fewer numbers.
     """
     carried = [f"f{slot}" for slot in program.carried]
     forward = [
         [_loop(run, "LDXWQ", _forward_stage(run.template, program)) for run in chain]
         for chain in program.chains
     ]
-    backward = _backward_loops(program, soft)
+    backward = _backward_loops(program, soft, kinds)
     parts = [_zeros(carried), "FORGET"]
     if program.sides == 1:
         return "\n".join([*parts, *forward[0], "FORGET", *backward[0]])
@@ -128,11 +132,14 @@ def iteration_text(program: StageProgram, soft: Collection[int] = ()) -> str:
     return "\n".join([*parts, *_on_side(0, [_receive(carried), *backward[0]])])
 
 
-def _backward_loops(program: StageProgram, soft: Collection[int]) -> list[list[str]]:
+def _backward_loops(
+    program: StageProgram, soft: Collection[int], kinds: Sequence[RowKind]
+) -> list[list[str]]:
     """Loops of the backward solve of each chain, in the order in which they run."""
     loops, place = {}, 0
     for run, nodes in zip(program.runs, softened_nodes(program, soft), strict=True):
-        body = [*_at_soft_rows(run, nodes, place), *_backward_stage(run.template, program, nodes)]
+        stage = _backward_stage(run.template, program, nodes, stage_kinds(program, run, kinds))
+        body = [*_at_soft_rows(run, nodes, place), *stage]
         loops[run.node] = _loop(run, "LXWQURS", body, backward=True)
         place += run.count * len(nodes)
     return [[loops[run.node] for run in reversed(chain)] for chain in program.chains]
@@ -338,17 +345,18 @@ def _outgoing(template: StageTemplate) -> dict[int, list[tuple[int, int]]]:
 
 
 def _backward_stage(
-    template: StageTemplate, program: StageProgram, soft: tuple[int, ...]
+    template: StageTemplate, program: StageProgram, soft: tuple[int, ...], kinds: list[RowKind]
 ) -> list[str]:
     """Solution of one stage and the ADMM update of its nodes."""
     lines, position = [], _positions(template)
     for i in reversed(range(template.n_nodes)):
         # The forward solve leaves nothing at a leaf: its right-hand side is known from X.
+        # A soft row has a place among those of the stage.
         lines.append(f"Pack w{i} = {'(Pack)0' if template.is_leaf(i) else f'AT(Wk, {i})'};")
         for entry, target in enumerate(template.columns[i], start=position[i]):
             value = f"w{target}" if target >= 0 else f"f{~target}"
             lines.append(f"w{i} -= GET(Lk, {entry}) * {value};")
-        lines.append(_update(template, i, soft.index(i) if i in soft else None))
+        lines.append(_update(template, i, soft.index(i) if i in soft else None, kinds[i]))
     node_of = {slot: i for i, slot in enumerate(template.slots) if slot >= 0}
     for slot in program.carried:
         lines.append(f"f{slot} = {f'w{node_of[slot]}' if slot in node_of else '(Pack)0'};")
@@ -360,14 +368,22 @@ def _backward_stage(
     return lines
 
 
-def _update(template: StageTemplate, i: int, place: int | None) -> str:
-    """The v-form: see `qp.admm`.  A leaf's multiplier is -rho (rhs) minus the sum above.
+# What a row of some kind reads of lower bound, upper bound and 1/rho.
+_READS = {
+    RowKind.UNKNOWN: ("GET(Qk, {i})", "GET(Uk, {i})", "GET(Rk, {i})"),
+    RowKind.EQUALITY: ("GET(Qk, {i})", "lo", "R_EQUAL"),
+    RowKind.BOTH: ("GET(Qk, {i})", "GET(Uk, {i})", "R_ROW"),
+    RowKind.LOWER: ("GET(Qk, {i})", "(Pack)INFINITY", "R_ROW"),
+    RowKind.UPPER: ("(Pack)(-INFINITY)", "GET(Uk, {i})", "R_ROW"),
+}
 
-    `place` is that of a soft row among those of the stage.
-    """
+
+def _update(template: StageTemplate, i: int, place: int | None, kind: RowKind) -> str:
+    """The v-form: see `qp.admm`.  A leaf's multiplier is -rho (rhs) minus the sum above."""
     if not template.is_row[i]:
         return f"PUT(Xk, {i}, OMEGA * w{i} + (1 - OMEGA) * AT(Xk, {i}));"
-    step = f"GET(Rk, {i}) * w{i}"
+    lower, upper, inverse_rho = (text.format(i=i) for text in _READS[kind])
+    step = f"{inverse_rho} * w{i}"
     if template.is_leaf(i):
         step += " + v - 2 * s"
     old_s, new_s = f"OLD_S(v, lo, hi, {i})", "CLIP(v_next, lo, hi)"
@@ -375,7 +391,7 @@ def _update(template: StageTemplate, i: int, place: int | None) -> str:
         old_s = f"OLD_SOFT_S(v, lo, hi, {i}, {4 * place})"
         new_s = f"SOFTEN(v_next, {new_s}, Hk, {4 * place})"
     return (
-        f"{{ const Pack lo = GET(Qk, {i}), hi = GET(Uk, {i}), v = AT(Xk, {i}); "
+        f"{{ const Pack lo = {lower}, hi = {upper}, v = AT(Xk, {i}); "
         f"const Pack s = {old_s}; "
         f"const Pack v_next = NEXT_V(v, s, {step}); "
         f"PUT(Xk, {i}, v_next); AT(Wk, {i}) = 2 * {new_s} - v_next; }}"

@@ -5,7 +5,7 @@ Reads: a `StageProgram`.  Produces: `StagedKernels`, callable under `jax.jit`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -27,6 +27,7 @@ from warpmpc.kernels.staged_kernels import staged_admm_kernel, staged_factor_ker
 from warpmpc.kernels.staged_model import StagedShape, factor_shape, loop_shape
 from warpmpc.kernels.staged_native import staged_admm_text, staged_factor_text
 from warpmpc.kernels.tiles import LANES
+from warpmpc.symbolic.row_kinds import RowKind
 from warpmpc.symbolic.stage_program import StageProgram
 
 
@@ -73,6 +74,12 @@ class StagedKernels:
         """The same kernels in another shape."""
         other = copy(self)
         other._overrides = dict(overrides)
+        return other
+
+    def with_kinds(self, kinds: Sequence[RowKind]) -> StagedKernels:
+        """The same for rows that are known to be of some kind while rho stays."""
+        other = copy(self)
+        other._iteration_text = iteration_text(self.program, self.soft_nodes.tolist(), kinds)
         return other
 
     def shape(self, tiles: int) -> StagedShape:

@@ -157,6 +157,7 @@ const int n = X_io.shape[1];
 const SCALAR SIGMA = numbers_in.data[0], OMEGA = numbers_in.data[1];
 const SCALAR eps_abs = numbers_in.data[2], eps_rel = numbers_in.data[3];
 const SCALAR eps_prim_inf = numbers_in.data[4], eps_dual_inf = numbers_in.data[5];
+const SCALAR R_ROW = numbers_in.data[6], R_EQUAL = numbers_in.data[7];
 const bool certify = check_every > 0;
 const int begin = begin_in.data[0];
 const int end = begin + span < max_iter ? begin + span : max_iter;

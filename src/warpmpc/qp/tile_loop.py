@@ -72,7 +72,8 @@ class _Carry:
 def loop_numbers(settings: ADMMSettings) -> np.ndarray:
     """What kernels have to know of the settings."""
     names = ("sigma", "relaxation", "eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")
-    return np.array([getattr(settings, name) for name in names])
+    inverses = (1 / settings.rho, 1 / (settings.rho * settings.rho_equality))
+    return np.array([*(getattr(settings, name) for name in names), *inverses])
 
 
 class TileLoop:

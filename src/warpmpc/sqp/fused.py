@@ -36,6 +36,7 @@ from warpmpc.sqp.stage_programs import StagePrograms
 from warpmpc.sqp.types import History, MPCStatus, QPState
 from warpmpc.symbolic.kkt_stages import StageFunctions, kkt_steps
 from warpmpc.symbolic.qp_report import report_steps
+from warpmpc.symbolic.row_kinds import row_kinds
 
 _LOG = logging.getLogger(__name__)
 # Longer stage programs are cut into chunks, which only separate launches can be.
@@ -109,7 +110,8 @@ class FusedLaunches:
             kernels: Of the ADMM loop.
         """
         self.programs, self.qp, self.settings = programs, qp, settings
-        self._program, self._admm = kernels.program, kernels
+        self._kinds = row_kinds(programs.problem, EQUALITY_TOLERANCE)
+        self._program, self._admm = kernels.program, kernels.with_kinds(self._kinds)
         self._tol = settings.tolerances(programs.dtype)
         n_vars = programs.problem.n_vars
         node_of = np.argsort(self._program.node_order).astype(np.int32)
@@ -124,7 +126,7 @@ class FusedLaunches:
     def shaped(self, kernels: StagedKernels) -> FusedLaunches:
         """The same with kernels of another shape."""
         other = copy(self)
-        other._admm = kernels
+        other._admm = kernels.with_kinds(self._kinds)
         return other
 
     def _stages(self) -> FusedStages:
