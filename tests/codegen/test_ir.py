@@ -30,6 +30,26 @@ def test_sizes():
     assert program.output_sizes == (1,)
 
 
+def test_inputs_that_nothing_reads():
+    """Only the second value of the input stays; everything is renumbered."""
+    unused = replace(example(), left=np.array([1, 3, 3], dtype=np.int32))
+    program, (kept,) = unused.pruned()
+    assert kept.tolist() == [1]
+    assert program.input_sizes == (1,)
+    assert program.left.tolist() == [0, 2, 2]
+    assert program.right.tolist() == [1, ABSENT, 3]
+    assert program.outputs[0].tolist() == [4]
+    again, (kept,) = program.pruned()
+    assert again.hash == program.hash
+    assert kept.tolist() == [0]
+
+
+def test_an_input_that_is_an_output_is_read():
+    program, (kept,) = replace(example(), outputs=(np.array([1, 5], dtype=np.int32),)).pruned()
+    assert kept.tolist() == [0, 1]
+    assert program.hash == replace(example(), outputs=program.outputs).hash
+
+
 def test_names_do_not_enter_the_hash():
     assert replace(example(), name="other", input_names=("z",)).hash == example().hash
 

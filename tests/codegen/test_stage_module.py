@@ -9,7 +9,13 @@ import pytest
 
 from warpmpc.codegen import stage_module
 from warpmpc.codegen.from_casadi import translate
-from warpmpc.codegen.stage_module import StageCase, module_key, module_text, plan_stages
+from warpmpc.codegen.stage_module import (
+    StageCase,
+    merged_cases,
+    module_key,
+    module_text,
+    plan_stages,
+)
 
 ARRAYS = (("z", "p"), ("g",))
 
@@ -59,6 +65,29 @@ def test_elements_that_move_alike_share_an_entry():
     slots = [{slot for slot, _ in places} for places in (*access.inputs, *access.outputs)]
     assert [len(used) for used in slots] == [1, 2, 1]
     assert len(set.union(*slots)) == 4
+
+
+def test_stages_that_differ_in_unused_inputs_share_a_program():
+    """The stage before a smaller last one has fewer variables behind it."""
+    z, wide, p = ca.SX.sym("z", 3), ca.SX.sym("w", 7), ca.SX.sym("p", 2)
+    narrow = translate(ca.Function("narrow", [z, p], [z[0] * z[2] + p[1]]))
+    same = translate(ca.Function("same", [wide, p], [wide[0] * wide[2] + p[1]]))
+    other = translate(ca.Function("other", [z, p], [z[0] / z[1] + p[1]]))
+    rows = np.arange(9)
+    given = [
+        StageCase(
+            program, np.array([k]), (rows[None, k : k + n], rows[None, :2]), (rows[None, :1],)
+        )
+        for k, (program, n) in enumerate([(narrow, 3), (same, 7), (other, 3)])
+    ]
+    first, second = merged_cases(given)
+    assert first.stages.tolist() == [0, 1]
+    assert first.program.input_sizes == (2, 1)
+    assert first.in_rows[0].tolist() == [[0, 2], [1, 3]]
+    assert first.in_rows[1].tolist() == [[1], [1]]
+    assert first.out_rows[0].tolist() == [[0], [0]]
+    assert second.stages.tolist() == [2]
+    assert second.in_rows[0].tolist() == [[2, 3]]
 
 
 def test_stages_of_all_cases_in_order():

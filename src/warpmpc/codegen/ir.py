@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
@@ -141,6 +141,25 @@ class ScalarProgram:
     def output_sizes(self) -> tuple[int, ...]:
         """Values (structural nonzeros) per output."""
         return tuple(int(values.size) for values in self.outputs)
+
+    def pruned(self) -> tuple[ScalarProgram, tuple[IntArray, ...]]:
+        """The same without inputs that nothing reads, and which elements of each input stay."""
+        used = np.zeros(self.n_leaves + self.n_ops, dtype=bool)
+        for values in (self.left, self.right[self.right >= 0], *self.outputs):
+            used[values] = True
+        used[self.n_inputs :] = True
+        number = np.append(np.cumsum(used) - 1, ABSENT).astype(np.int32)  # ABSENT is the last index
+        ends = np.cumsum(self.input_sizes, dtype=np.int64)
+        parts = np.split(used[: self.n_inputs], ends[:-1]) if self.input_sizes else []
+        kept = tuple(np.flatnonzero(part).astype(np.int32) for part in parts)
+        program = replace(
+            self,
+            input_sizes=tuple(int(elements.size) for elements in kept),
+            left=number[self.left],
+            right=number[self.right],
+            outputs=tuple(number[values] for values in self.outputs),
+        )
+        return program, kept
 
     @cached_property
     def hash(self) -> str:

@@ -59,6 +59,38 @@ class StagePlan:
     n_items: int
 
 
+def merged_cases(cases: Sequence[StageCase]) -> list[StageCase]:
+    """Cases without inputs that nobody reads; those that compute the same become one.
+
+    The stage before a smaller last one differs from others in variables that it does not use.
+    """
+    found: dict[str, StageCase] = {}
+    for case in cases:
+        program, kept = case.program.pruned()
+        rows = zip(case.in_rows, kept, strict=True)
+        case = StageCase(
+            program,
+            np.asarray(case.stages),
+            tuple(np.asarray(of_input)[:, elements] for of_input, elements in rows),
+            tuple(np.asarray(of_output) for of_output in case.out_rows),
+        )
+        known = found.get(program.hash)
+        found[program.hash] = case if known is None else _joined(known, case)
+    return list(found.values())
+
+
+def _joined(first: StageCase, second: StageCase) -> StageCase:
+    """Both with the program of the first."""
+    pairs = [
+        tuple(
+            np.concatenate(rows) for rows in zip(getattr(first, x), getattr(second, x), strict=True)
+        )
+        for x in ("in_rows", "out_rows")
+    ]
+    stages = np.concatenate([first.stages, second.stages])
+    return StageCase(first.program, stages, *pairs)
+
+
 def plan_stages(cases: Sequence[StageCase]) -> StagePlan:
     """Shares table entries between elements and puts the stages of all cases in one order."""
     accesses, entries, items = [], [], []
