@@ -3,13 +3,21 @@
 import re
 from dataclasses import replace
 
+import casadi as ca
 import jax
 import numpy as np
 import pytest
 
 from mpc_cases import pendulum
 from sqp_cases import FIXED, FIXED_QP, PROBLEMS, points, soft_arm
-from warpmpc import ADMMSettings, LineSearchSettings, MPCSolver, SettingsError, StagedSettings
+from warpmpc import (
+    OCP,
+    ADMMSettings,
+    LineSearchSettings,
+    MPCSolver,
+    SettingsError,
+    StagedSettings,
+)
 from warpmpc.sqp import fused as module
 from warpmpc.sqp.fused import FusedIteration, build_iteration
 from warpmpc.sqp.iteration import SQPIteration
@@ -147,3 +155,26 @@ class TestRefusals:
     def test_default(self):
         free = MPCSolver(pendulum(3), FIXED)
         assert isinstance(build_iteration(free.programs, free.qp, free.settings), FusedIteration)
+
+
+@pytest.mark.parametrize("engine", ["staged", "sparse"])
+def test_infinite_parameters_switch_bounds_off(engine):
+    """Of one instance; the others have them."""
+    x, u, limit = ca.SX.sym("x"), ca.SX.sym("u"), ca.SX.sym("limit", 2)
+    ocp = OCP(x, u, {"limit": limit}, horizon=3, dt=0.5)
+    ocp.set_dynamics(u, integrator="euler")
+    ocp.add_cost(x**2 + 1e-3 * u**2)
+    ocp.add_cost(x**2, at="terminal")
+    ocp.subject_to(limit[0], u, limit[1])
+    solver = MPCSolver(ocp, replace(FIXED, qp=replace(FIXED_QP, max_iter=200)), "float64", engine)
+    limits = np.array([[-0.1, 0.1], [-np.inf, np.inf], [-0.1, np.inf]])
+    u = np.asarray(solver.solve(np.ones((3, 1)), {"limit": limits}).u)[:, 0, 0]
+    free = np.asarray(solver.solve(np.ones((1, 1)), {"limit": np.array([-50.0, 50.0])}).u)[0, 0, 0]
+    np.testing.assert_allclose(u, [-0.1, free, -0.1], atol=1e-3)
+    assert free < -1
+
+
+def test_tuning_needs_a_device():
+    solver = MPCSolver(pendulum(3), FIXED, "float32", "staged")
+    with pytest.raises(SettingsError, match="Nothing to tune on the CPU"):
+        solver.tune(100)

@@ -65,7 +65,7 @@ TROUBLES = {
     "x0 NaN": ({"x0": np.nan}, NON_FINITE),
     "x0 infinite": ({"x0": np.inf}, NON_FINITE),
     "parameter NaN": ({"radius": np.nan}, NON_FINITE),
-    "parameter infinite": ({"limit": np.inf}, NON_FINITE),
+    "cost is infinite": ({"radius": np.inf}, LINE_SEARCH_FAILED),
     "cost is NaN": ({"radius": -1.0}, NON_FINITE),
 }
 

@@ -6,7 +6,7 @@ Add a line to `VARIANTS`; it is then measured, tabulated and plotted.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -30,11 +30,13 @@ class Variant:
         subject: What it varies: "engine", "fusion", "code", "registers", "sides" or
             "prefetch".
         options: Of `MPCSolver`.
+        settings: Of its `SQPSettings`, in place of the system's.
     """
 
     label: str
     subject: str
     options: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 def _staged(label: str, subject: str, **settings: Any) -> Variant:
@@ -45,6 +47,7 @@ VARIANTS: dict[str, Variant] = {
     DEFAULT: Variant("as the library chooses", "choice"),
     "sparse": Variant("table-driven LDL', no stages", "engine", {"engine": "sparse"}),
     "rolled": _staged("tables instead of unrolled stages", "code", code="rolled"),
+    "unfused": Variant("one launch per function", "fusion", settings={"fused": False}),
     "registers_64": _staged("64 registers per thread", "registers", registers=64),
     "registers_128": _staged("128 registers", "registers", registers=128),
     "registers_255": _staged("255 registers", "registers", registers=255),
@@ -77,7 +80,9 @@ def build_solver(name: str, system_name: str, horizon: int | None, dtype: str) -
     begin = time.perf_counter()
     options = {} if horizon is None else {"horizon": horizon}
     system = systems.make(system_name, **options)
-    solver = MPCSolver(system.problem, system.settings, dtype=dtype, **VARIANTS[name].options)
+    variant = VARIANTS[name]
+    settings = replace(system.settings, **variant.settings)
+    solver = MPCSolver(system.problem, settings, dtype=dtype, **variant.options)
     return Built(system, solver, time.perf_counter() - begin)
 
 

@@ -15,6 +15,8 @@ import warp as wp
 from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from warpmpc.kernels.loading import load_kernel
+
 Shape = tuple[int, ...]
 
 # Warp announces itself and every module it loads on standard output; a library should not.
@@ -53,6 +55,7 @@ def launch(
         block: Threads per block on CUDA.
         in_out: Names of the inputs that the kernel changes; their new values are returned first.
     """
+    load_kernel(kernel, block)
     call = _jax_kernel(kernel, len(in_out) + len(outputs), block, in_out)
     return tuple(call(*inputs, output_dims=dict(outputs), launch_dims=(threads,)))
 

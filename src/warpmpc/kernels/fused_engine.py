@@ -24,7 +24,6 @@ from warpmpc.codegen.fused_search_text import REPORT_ROWS, SearchRule, search_bo
 from warpmpc.codegen.stage_module import StageCase, plan_stages
 from warpmpc.kernels.ffi import launch
 from warpmpc.kernels.ldl_engine import REGISTER_FILE
-from warpmpc.kernels.loading import load_kernel
 from warpmpc.kernels.tiles import LANES
 from warpmpc.symbolic.stage_program import StageProgram, StageTemplate
 
@@ -189,7 +188,6 @@ class FusedKernels:
         n, n_L = program.n_nodes, program.n_L
         rows = {"factor_out": n_L + n, "K_out": program.K_order.size if self._stores_K else 1}
         rows |= dict.fromkeys(("Q_out", "U_out", "R_out", "X_out"), n)
-        load_kernel(self._factor_kernel, _FACTOR_BLOCK)
         found = launch(
             self._factor_kernel,
             [
@@ -225,7 +223,6 @@ class FusedKernels:
         tiles, n_z, n = point[0].shape[0], point[0].shape[1], X.shape[1]
         rows = {"z_out": n_z, "X_out": n, "S_out": n, "report_out": len(REPORT_ROWS)}
         block = self.parts * LANES
-        load_kernel(self._search_kernel, block)
         tables = (self._tables["evaluate"], self._tables["report"], self._nodes)
         z, X, S, report = launch(
             self._search_kernel,

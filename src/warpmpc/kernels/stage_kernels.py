@@ -108,7 +108,6 @@ class StageKernels:
                 f"{self.name}: {n_tiles} tiles times {n_items} stages are too many for one launch; "
                 "split the batch."
             )
-        self.build()
         return launch(
             self.kernel,
             [*tiles, self._table, n_items],

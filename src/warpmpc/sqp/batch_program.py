@@ -85,6 +85,11 @@ class BatchProgram:
             return self._run(params, start, donate=donate)
         return self._differentiable(params, start)
 
+    def forget(self) -> None:
+        """Compiles anew with the next call: other kernels may be the best by now."""
+        for program in (self.compiled, self._traced, self._compiled_back):
+            program.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
+
     def _solutions(self, common: Any, params: Parameters, start: MPCWarmStart) -> Solution:
         return self._read(*self._forward(params, start, shared=common))
 

@@ -90,16 +90,22 @@ class SQPIteration:
         hard = jnp.ones(programs.problem.n_cons, dtype=bool)
         self._is_hard = hard.at[assembly.soft_rows].set(False)[None, :, None]
 
-    def begin(self, z: jax.Array, qp: QPState, p: jax.Array) -> Iterate:
-        """The state before the first iteration; not finite instances do not take part."""
+    def begin(self, z: jax.Array, qp: QPState, unknown: jax.Array) -> Iterate:
+        """The state before the first iteration; not finite instances do not take part.
+
+        Args:
+            z: Trajectories.
+            qp: Where the first QPs start.
+            unknown: Instances with a parameter that is no number, ``[tiles, 1, 32]``.
+        """
         number = jnp.zeros((z.shape[0], 1, LANES), dtype=z.dtype)
         count = jnp.zeros(number.shape, dtype=jnp.int32)
-        finite = jnp.isfinite(jnp.concatenate([z, p], axis=1)).all(axis=1, keepdims=True)
+        finite = jnp.isfinite(z).all(axis=1, keepdims=True) & ~unknown
         status = jnp.where(finite, MPCStatus.MAX_ITER, MPCStatus.NON_FINITE).astype(jnp.int32)
         # Not finite multipliers are what an instance without a solution leaves behind.
         known = [jnp.isfinite(a).all(axis=1, keepdims=True) for a in (qp.d, qp.s, qp.y)]
         start = jax.tree.map(lambda a: jnp.where(known[0] & known[1] & known[2], a, 0), qp)
-        unknown = jnp.full_like(number, jnp.nan)
+        nothing = jnp.full_like(number, jnp.nan)
         return Iterate(
             z=z,
             qp=start,
@@ -107,14 +113,14 @@ class SQPIteration:
             infeasible=count,
             iterations=count,
             qp_iterations=count,
-            primal=unknown,
-            dual=unknown,
-            kkt=unknown,
+            primal=nothing,
+            dual=nothing,
+            kkt=nothing,
             alpha=number,
             accepted=count,
-            cost=unknown,
-            violation=unknown,
-            theta=unknown,
+            cost=nothing,
+            violation=nothing,
+            theta=nothing,
         )
 
     def run(self, begin: Iterate, p: jax.Array) -> tuple[Iterate, History | None]:

@@ -65,14 +65,11 @@ class Parameters:
         place = np.argsort(np.concatenate([self.split.own, self.split.common]))
         return jnp.concatenate([self.own, rows], axis=-1)[..., place]
 
-    def rows_to_check(self) -> jax.Array:
-        """Rows of tiles that are finite where all parameters of an instance are."""
-        if self.common is None:
-            return self.own
-        # Zero times what is not finite is no number.
-        mark = (0 * self.common).sum(axis=1, keepdims=True)
-        tiles, _, lanes = self.own.shape
-        return jnp.concatenate([self.own, jnp.broadcast_to(mark, (tiles, 1, lanes))], axis=1)
+    def unknown(self) -> jax.Array:
+        """Instances with a parameter that is no number, of tiles; a bound may well be infinite."""
+        arrays = [self.own] if self.common is None else [self.own, self.common]
+        found = [jnp.isnan(array).any(axis=1, keepdims=True) for array in arrays]
+        return found[0] if self.common is None else found[0] | found[1]
 
     def cotangents(self, bars: jax.Array) -> Parameters:
         """From those of every instance in the whole vector, ``[..., n_params]``."""

@@ -23,10 +23,12 @@ from warpmpc._errors import ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
 from warpmpc.kernels.sharding import check_divisible, everywhere
 from warpmpc.kernels.tiles import LANES
+from warpmpc.kernels.tuning import Measured
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp import OCP
 from warpmpc.qp.batches import part_size
 from warpmpc.qp.checks import finite_vectors
+from warpmpc.qp.kernel_loop import tune_loop
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.sqp import torch_bridge
@@ -181,12 +183,23 @@ class MPCSolver:
 
     def _solve_tiles(self, params: Any, start: MPCWarmStart) -> tuple[Iterate, Any]:
         iteration = self._iteration(params.split)
-        return iteration.run(iteration.begin(start.z, start.qp, params.rows_to_check()), params)
+        return iteration.run(iteration.begin(start.z, start.qp, params.unknown()), params)
 
     def _step_tiles(self, params: Any, start: MPCWarmStart) -> tuple[Iterate, Any]:
         iteration = self._iteration(params.split)
-        begin = iteration.begin(start.z, start.qp, params.rows_to_check())
+        begin = iteration.begin(start.z, start.qp, params.unknown())
         return final(iteration.step(begin, params, always=True)), None
+
+    def tune(self, batch: int) -> list[Measured]:
+        """Measures which kernels of the QPs are fastest for about this batch size.
+
+        The choice is kept on disk: later solvers of the same problem find it.  Returns all that
+        was measured, the fastest last.
+        """
+        found = tune_loop(self.qp.loop, batch)
+        for program in (self._solve, self._step):
+            program.forget()
+        return found
 
     def pack(self, x0: ArrayLike | None, params: Params = None) -> jax.Array:
         """The parameter vectors ``[..., n_params]`` of a problem."""
