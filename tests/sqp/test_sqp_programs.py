@@ -13,6 +13,7 @@ import pytest
 import warpmpc as wm
 from sqp_cases import FIXED, FIXED_QP, arm
 from warpmpc import ADMMSettings, MPCSolver, MPCWarmStart, QPState, SQPSettings
+from warpmpc.qp import batches
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 ONE_STEP = SQPSettings(
@@ -124,6 +125,15 @@ class TestParts:
         args = (params.common, replace(params, common=None), start)
         found = solver._solve.compiled.lower(*args).compile().memory_analysis()
         return found.temp_size_in_bytes
+
+    @pytest.mark.slow
+    def test_as_many_as_the_memory_holds(self, solver, data, monkeypatch):
+        """Without a limit of the caller's, the free memory sets one."""
+        wanted, whole = solver.solve(*data), self.memory(solver, 1024)
+        monkeypatch.setattr(batches, "free_memory", lambda: 45 * solver.bytes_per_instance)
+        small = MPCSolver(arm(), FIXED, "float64", "staged")
+        equal(small.solve(*data), wanted)
+        assert self.memory(small, 1024) < whole / 6
 
     @pytest.mark.slow
     def test_results_and_memory(self, solver, data):
