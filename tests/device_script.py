@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import warpmpc as wm
 from sqp_cases import FIXED, arm
@@ -72,8 +72,9 @@ def without_communication(function, *args):
     return program(*args)
 
 
-def batch_sharding():
-    return NamedSharding(Mesh(np.array(jax.devices()), ("batch",)), PartitionSpec("batch"))
+def batch_sharding(axis_type=AxisType.Auto):
+    mesh = jax.make_mesh((jax.device_count(),), ("batch",), axis_types=(axis_type,))
+    return NamedSharding(mesh, PartitionSpec("batch"))
 
 
 def refused(function, *words):
@@ -94,6 +95,10 @@ def several_devices():
     equal(found, first)
     is_spread(found, sharding)
     equal(without_communication(solver.solve, *args), first)
+    explicit = batch_sharding(AxisType.Explicit)
+    found_again = solver.solve(*jax.device_put((x0, params), explicit))
+    equal(found_again, first)
+    is_spread(found_again, explicit)
 
     equal(solver.solve(*args, found.warm_start, donate=True), second)
     assert found.warm_start.z.is_deleted()
@@ -112,6 +117,11 @@ def everything_on_several_devices():
     equal(found, wanted)
     is_spread(found, sharding)
     is_spread(make(device=sharding).solve(*data()), sharding)
+    explicit = batch_sharding(AxisType.Explicit)
+    found = without_communication(program, *jax.device_put(data(), explicit))
+    equal(found, wanted)
+    is_spread(found, explicit)
+    is_spread(make(device=explicit).solve(*data()), sharding)
     other_shapes(solver, sharding)
     quadratic_programs(sharding)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from warpmpc import ProblemError
-from warpmpc.kernels.sharding import check_divisible, everywhere
+from warpmpc.kernels.sharding import check_divisible, everywhere, with_auto_axes
 
 MESH = AbstractMesh((4, 2), ("a", "b"))
 
@@ -32,3 +33,11 @@ def test_place_of_what_all_share():
     device, sharding = jax.devices()[0], NamedSharding(MESH, PartitionSpec("a"))
     assert everywhere(device) is device
     assert everywhere(sharding).is_fully_replicated
+
+
+def test_meshes_without_explicit_axes():
+    devices, spec = np.array(jax.devices()[:1]), PartitionSpec("a")
+    automatic = NamedSharding(Mesh(devices, ("a",), axis_types=(AxisType.Auto,)), spec)
+    assert with_auto_axes(automatic) is automatic
+    explicit = NamedSharding(Mesh(devices, ("a",), axis_types=(AxisType.Explicit,)), spec)
+    assert with_auto_axes(explicit) == automatic

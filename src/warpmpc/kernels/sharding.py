@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from warpmpc._errors import ProblemError
 
@@ -43,6 +45,56 @@ def on_every_device(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return call
+
+
+def in_auto_axes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of batches that also takes arrays of a mesh whose axes are explicit.
+
+    There JAX checks the sharding of every operation while it traces; inside of the function it
+    finds shardings itself, as with other meshes.  Results are spread like the first batch that is.
+    """
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if jax.device_count() == 1:
+            return function(*args, **kwargs)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        found = sorted(
+            filter(None, map(_explicit_sharding, leaves)), key=lambda s: s.spec[0] is None
+        )
+        if not found:
+            return function(*args, **kwargs)
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+
+        def run(*arrays: jax.Array) -> Any:
+            for place, array in zip(places, arrays, strict=True):
+                leaves[place] = array
+            args, kwargs = jax.tree.unflatten(tree, leaves)
+            return function(*args, **kwargs)
+
+        arrays = [leaves[place] for place in places]
+        return jax.sharding.auto_axes(run, out_sharding=found[0])(*arrays)
+
+    return call
+
+
+def _explicit_sharding(leaf: Any) -> NamedSharding | None:
+    """How the first axis of an array is spread over a mesh with explicit axes."""
+    if not isinstance(leaf, jax.Array):
+        return None
+    sharding = jax.typeof(leaf).sharding if isinstance(leaf, Tracer) else leaf.sharding
+    if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
+        return None
+    return NamedSharding(sharding.mesh, PartitionSpec(*(*sharding.spec, None)[:1]))
+
+
+def with_auto_axes(sharding: NamedSharding) -> NamedSharding:
+    """The same on a mesh without explicit axes."""
+    mesh = sharding.mesh
+    if AxisType.Explicit not in mesh.axis_types:
+        return sharding
+    automatic = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
+    return NamedSharding(automatic, sharding.spec)
 
 
 def check_divisible(leading: tuple[int, ...], sharding: NamedSharding) -> None:

@@ -18,6 +18,7 @@ from jax.core import Tracer
 
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array
+from warpmpc.kernels.sharding import in_auto_axes
 from warpmpc.sim.closed_loop import ClosedLoop, Function, LoopState, joined, run, taken
 from warpmpc.sim.progress import ProgressBar, Report, chunk_length
 from warpmpc.sim.types import Controller, Rollout
@@ -34,6 +35,7 @@ ARGUMENTS = {
 }
 
 
+@in_auto_axes
 def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments are optional)
     solver: Controller,
     simulate: Function,

@@ -8,6 +8,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from warpmpc._errors import ProblemError, SettingsError
+from warpmpc.kernels.sharding import with_auto_axes
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp import OCP
 from warpmpc.sqp.settings import SQPSettings
@@ -43,7 +44,9 @@ def check_engine(engine: Any) -> None:
 
 def as_device(device: Any) -> Any:
     """A JAX device, a `NamedSharding`, or None."""
-    if device is None or isinstance(device, jax.Device | NamedSharding):
+    if isinstance(device, NamedSharding):
+        return with_auto_axes(device)
+    if device is None or isinstance(device, jax.Device):
         return device
     try:
         return jax.devices(device)[0]

@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding
 
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
-from warpmpc.kernels.sharding import check_divisible, everywhere
+from warpmpc.kernels.sharding import check_divisible, everywhere, in_auto_axes
 from warpmpc.kernels.tiles import LANES
 from warpmpc.kernels.tuning import Measured
 from warpmpc.problem.mpc_problem import MPCProblem
@@ -201,18 +201,22 @@ class MPCSolver:
             program.forget()
         return found
 
+    @in_auto_axes
     def pack(self, x0: ArrayLike | None, params: Params = None) -> jax.Array:
         """The parameter vectors ``[..., n_params]`` of a problem."""
         return self._pack(x0, params, whole=True).own
 
+    @in_auto_axes
     def z_guess(self, x0: ArrayLike | None, params: Params = None) -> jax.Array:
         """The initial guess of the problem, ``[..., n_vars]``."""
         return self._guess(self._pack(x0, params))
 
+    @in_auto_axes
     def shift(self, warm_start: MPCWarmStart) -> MPCWarmStart:
         """A warm start moved by one node, for the next sampling instant."""
         return self._shift(warm_start)
 
+    @in_auto_axes
     def cold_start(self, z: jax.Array) -> MPCWarmStart:
         """A warm start from a trajectory alone."""
         start = self._cold(z)
@@ -223,6 +227,7 @@ class MPCSolver:
         rows = jnp.zeros((*z.shape[:-1], self.problem.n_cons), dtype=self.dtype)
         return MPCWarmStart(z, QPState(jnp.zeros_like(z), rows, rows))
 
+    @in_auto_axes
     def solve(
         self,
         x0: ArrayLike | None = None,
@@ -260,6 +265,7 @@ class MPCSolver:
             start = moved
         return self._solve(packed, start, donate=donate or shift or warm_start is None)
 
+    @in_auto_axes
     def step(
         self,
         z: ArrayLike,
