@@ -1,0 +1,46 @@
+"""Fused SQP iterations with one and two sides on odd batches, for compute-sanitizer.
+
+    compute-sanitizer --tool memcheck python benchmarks/sanitize_mpc.py
+    compute-sanitizer --tool racecheck python benchmarks/sanitize_mpc.py
+
+Also checks the results against float64, so that a clean report is one of kernels that work.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+from warpmpc import MPCSolver, StagedSettings, systems
+
+BATCHES = (1, 100)
+LIMIT = 1e-2  # of the largest variable, after the iterations of the benchmark
+# System, horizon, sides, iterations between checks of residuals.
+CASES = (("pendulum", 12, 1, 0), ("pendulum", 12, 2, 10), ("quadrotor", 6, 2, 0))
+_LOG = logging.getLogger("sanitize_mpc")
+
+
+def main() -> None:
+    """Solves all cases."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    jax.config.update("jax_enable_x64", True)
+    for name, horizon, sides, checks in CASES:
+        system = systems.make(name, horizon=horizon)
+        qp = replace(system.settings.qp_settings("float32"), check_every=checks)
+        settings, staged = replace(system.settings, qp=qp, fused=True), StagedSettings(sides=sides)
+        single = MPCSolver(system.problem, settings, "float32", "staged", staged=staged)
+        double = MPCSolver(system.problem, replace(settings, fused=None), "float64", "dense")
+        for batch in BATCHES:
+            x0 = system.sample(batch, 0)
+            found, wanted = single.solve(x0.astype("float32")).z, np.asarray(double.solve(x0).z)
+            error, size = np.abs(np.asarray(found) - wanted).max(), np.abs(wanted).max()
+            _LOG.info("%s, %d sides, checks %d, %d: %.1e", name, sides, checks, batch, error)
+            if not error < LIMIT * size:
+                raise SystemExit("wrong result")
+
+
+if __name__ == "__main__":
+    main()
