@@ -222,3 +222,10 @@ class TestStableMemory:
         (temporary, results), (more_temporary, more_results) = memory(4), memory(64)
         assert more_temporary - temporary <= 2 * (more_results - results)
         assert more_results - results < 64 * 1024 * 100
+
+
+def test_programs_return_no_array_twice(solver, data):
+    """A donated argument must not take the place of one of two equal results."""
+    found = solver.solve(*data)
+    assert found.z is found.warm_start.z
+    assert found.y is found.warm_start.qp.y

@@ -20,7 +20,7 @@ from jax.core import Tracer
 from warpmpc.kernels.tiles import LANES, tile_count
 from warpmpc.qp.batches import on_batches
 from warpmpc.sqp.parameters import Parameters
-from warpmpc.sqp.types import MPCWarmStart, Solution
+from warpmpc.sqp.types import MPCWarmStart, QPState, Solution
 
 
 class Sensitivity(Protocol):
@@ -67,7 +67,7 @@ class BatchProgram:
         self._sensitivity, self._read = sensitivity, read
         self._forward = on_batches(_with_common(function), LANES, part_size)
         self._reverse = on_batches(_with_common(sensitivity.reverse), LANES, part_size)
-        self.compiled = jax.jit(self._solutions, donate_argnums=2)
+        self.compiled = jax.jit(self._single_solutions, donate_argnums=2)
         self._traced = jax.jit(self._solutions)
         self._compiled_back = jax.jit(self._cotangents)
         self._differentiable = jax.custom_vjp(self._run)
@@ -93,6 +93,16 @@ class BatchProgram:
     def _solutions(self, common: Any, params: Parameters, start: MPCWarmStart) -> Solution:
         return self._read(*self._forward(params, start, shared=common))
 
+    def _single_solutions(self, *args: Any) -> Solution:
+        """The solutions without arrays that they have twice.
+
+        Where one of two equal results takes the place of a donated argument, XLA for CUDA (JAX
+        0.11) has left the argument's old values in it.
+        """
+        solution = self._solutions(*args)
+        d, s = solution.warm_start.qp.d, solution.warm_start.qp.s
+        return replace(solution, warm_start=MPCWarmStart(None, QPState(d, s, None)))  # pyright: ignore[reportArgumentType]
+
     def _cotangents(self, common: Any, *args: Any) -> tuple[jax.Array, MPCWarmStart]:
         return self._reverse(*args, shared=common)
 
@@ -103,11 +113,11 @@ class BatchProgram:
             return _cut(self._traced(common, *_flat(args)), leading)
         if _is_ready(leading, args):
             mine = start if donate and _differ(start) else _copied(start)
-            return self.compiled(common, args[0], mine)
+            return _whole(self.compiled(common, args[0], mine))
         solution = self.compiled(common, *_prepared(args, fill=not is_sharded(args)))
         if donate:
             release(start, solution)
-        return _cut_program(solution, leading)
+        return _whole(_cut_program(solution, leading))
 
     def _keep(self, params: Parameters, start: MPCWarmStart) -> tuple[Solution, Any]:
         solution = self._run(params, start)
@@ -126,6 +136,12 @@ class BatchProgram:
             args = _prepared(args, fill=not is_sharded(args))
             found = _cut_program(self._compiled_back(common, *args), leading)
         return params.cotangents(found[0]), found[1]
+
+
+def _whole(solution: Solution) -> Solution:
+    """The solution with all its arrays; z and y are those of its warm start."""
+    state = replace(solution.warm_start.qp, y=solution.y)
+    return replace(solution, warm_start=MPCWarmStart(solution.z, state))
 
 
 def _with_common(function: Callable[..., Any]) -> Callable[..., Any]:

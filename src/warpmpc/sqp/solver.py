@@ -250,8 +250,8 @@ class MPCSolver:
                 guess of the problem.
             shift: Whether the warm start is moved by one node first.
             donate: Whether the solver may overwrite the warm start, which saves memory and a copy.
-                Its arrays cannot be used again then.  Without effect on arrays of a program that
-                is being traced.
+                Neither it nor the solution that it belongs to can be used again then.  Without
+                effect on arrays of a program that is being traced.
         """
         if torch_bridge.has_tensors((x0, params, warm_start)):
             args = torch_bridge.to_jax((x0, params, warm_start))
