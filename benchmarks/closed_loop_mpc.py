@@ -28,6 +28,7 @@ RUNS: dict[str, tuple[str, int, int, tuple[int, int] | None]] = {
     "cartpole_64_5x25": ("cartpole", 64, 64, (5, 25)),
     "cartpole_32_10x50": ("cartpole", 32, 32, (10, 50)),
     "cartpole_1000": ("cartpole", 1000, 1000, (10, 50)),
+    "cartpole_1000_seed_0": ("cartpole", 1000, 0, (10, 50)),
     "quadrotor_64": ("quadrotor", 64, 64, None),
     "quadrotor_1000": ("quadrotor", 1000, 1000, None),
     "obstacles_64": ("quadrotor_obstacles", 64, 0, None),

@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "mpc.md"
 
 def test_python_blocks_run():
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 6
     names: dict[str, Any] = {"__name__": "page"}
     compared = 0
     for number, text in enumerate(blocks):

@@ -56,8 +56,6 @@ def in_auto_axes(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if jax.device_count() == 1:
-            return function(*args, **kwargs)
         leaves, tree = jax.tree.flatten((args, kwargs))
         found = sorted(
             filter(None, map(_explicit_sharding, leaves)), key=lambda s: s.spec[0] is None

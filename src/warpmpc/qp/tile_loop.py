@@ -69,10 +69,12 @@ class _Carry:
     iteration: jax.Array
 
 
-def loop_numbers(settings: ADMMSettings) -> np.ndarray:
-    """What kernels have to know of the settings."""
+def loop_numbers(settings: ADMMSettings, dtype: str) -> np.ndarray:
+    """What kernels have to know of the settings; rho is rounded before it is inverted."""
     names = ("sigma", "relaxation", "eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")
-    inverses = (1 / settings.rho, 1 / (settings.rho * settings.rho_equality))
+    real = np.dtype(dtype).type
+    rho = (settings.rho, settings.rho * settings.rho_equality)
+    inverses = [float(real(1) / real(value)) for value in rho]
     return np.array([*(getattr(settings, name) for name in names), *inverses])
 
 
@@ -91,7 +93,7 @@ class TileLoop:
         self.program = kernels.program
         self._order = _Order(self.program, system.kkt.n_vars)
         self._soft_rows = self.program.node_order[kernels.soft_nodes] - system.kkt.n_vars
-        self._numbers = loop_numbers(settings)
+        self._numbers = loop_numbers(settings, system.dtype)
 
     def run(
         self,

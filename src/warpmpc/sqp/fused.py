@@ -20,7 +20,7 @@ from warpmpc._errors import SettingsError
 from warpmpc.codegen.emit_native import literal
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.fused_search_text import REPORT_ROWS, SearchRule
-from warpmpc.codegen.stage_module import StageCase
+from warpmpc.codegen.stage_module import StageCase, merged_cases
 from warpmpc.kernels.admm_types import UNCHECKED, LoopData, LoopLimits, LoopState
 from warpmpc.kernels.fused_engine import FusedKernels, FusedStages
 from warpmpc.kernels.staged_engine import StagedKernels
@@ -34,9 +34,10 @@ from warpmpc.sqp.iteration import Iterate, SQPIteration, final, is_infeasible, s
 from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import StagePrograms
 from warpmpc.sqp.types import History, MPCStatus, QPState
-from warpmpc.symbolic.kkt_stages import StageFunctions, kkt_steps
+from warpmpc.symbolic.kkt_stages import KKTStep, StageFunctions, kkt_steps
 from warpmpc.symbolic.qp_report import report_steps
 from warpmpc.symbolic.row_kinds import row_kinds
+from warpmpc.symbolic.stage_program import StageTemplate
 
 _LOG = logging.getLogger(__name__)
 # Longer stage programs are cut into chunks, which only separate launches can be.
@@ -137,27 +138,34 @@ class FusedLaunches:
         functions, outputs = programs.linearize_functions()
         stages = StageFunctions(functions, outputs, point)
         steps = kkt_steps(program, self.qp.system.kkt, at, stages)
+        factor = _merged_by_template(steps)
         d_rows = [self._nodes[rows] for rows in at.w_rows]
         g_rows = [self._rows[rows] for rows in at.g_rows]
         reports = report_steps(at, stages, d_rows, g_rows)
-        evaluations = programs.evaluate_functions()
         return FusedStages(
             elimination=program,
-            templates=[step.template for step in steps],
-            factor=[_factor_case(step) for step in steps],
-            evaluate=[
-                StageCase(
-                    translate(function),
-                    at.stages[i],
-                    (*(rows[i] for name, rows in point.items() if name != "y"), d_rows[i]),
-                    (),
-                )
-                for i, function in enumerate(evaluations)
-            ],
-            report=[StageCase(translate(r.function), r.stages, r.in_rows, ()) for r in reports],
+            templates=[template for template, _ in factor],
+            factor=[case for _, case in factor],
+            evaluate=self._evaluations({n: rows for n, rows in point.items() if n != "y"}),
+            report=merged_cases(
+                [StageCase(translate(r.function), r.stages, r.in_rows, ()) for r in reports]
+            ),
             names=list(point),
             nodes=np.concatenate([self._nodes, self._rows]),
         )
+
+    def _evaluations(self, point: dict[str, Any]) -> list[StageCase]:
+        """Cost and violations; the rows of the direction follow those of the point."""
+        stages = self.programs.assembly.stages
+        merged = merged_cases(
+            [
+                StageCase(translate(f), stages[i], tuple(rows[i] for rows in point.values()), ())
+                for i, f in enumerate(self.programs.evaluate_functions())
+            ]
+        )
+        return [
+            replace(case, in_rows=(*case.in_rows, self._nodes[case.in_rows[0]])) for case in merged
+        ]
 
     def run(self, begin: Iterate, p: Any, count: int) -> tuple[Iterate, History | None]:
         """So many iterations."""
@@ -213,7 +221,7 @@ class FusedLaunches:
             found.R,
             data,
             state,
-            loop_numbers(self.qp.settings),
+            loop_numbers(self.qp.settings, self.programs.dtype),
             jnp.asarray(0, dtype=jnp.int32),
             self._limits,
         )
@@ -264,7 +272,15 @@ def _kkt(row: dict[str, jax.Array]) -> jax.Array:
     return jnp.maximum(row["stationarity"], row["slack"]) / jnp.maximum(1, row["gradient"])
 
 
-def _factor_case(step: Any) -> StageCase:
+def _merged_by_template(steps: list[KKTStep]) -> list[tuple[StageTemplate, StageCase]]:
+    """Cases of the elimination; steps that compute and eliminate the same are one."""
+    groups: dict[StageTemplate, list[StageCase]] = {}
+    for step in steps:
+        groups.setdefault(step.template, []).append(_factor_case(step))
+    return [(template, case) for template, group in groups.items() for case in merged_cases(group)]
+
+
+def _factor_case(step: KKTStep) -> StageCase:
     template = step.template
     starts = ((step.L, template.n_L), (step.nodes, template.n_nodes), (step.K, template.n_K))
     rows = tuple(first[:, None] + np.arange(size) for first, size in starts)
