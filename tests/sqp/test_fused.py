@@ -178,3 +178,18 @@ def test_tuning_needs_a_device():
     solver = MPCSolver(pendulum(3), FIXED, "float32", "staged")
     with pytest.raises(SettingsError, match="Nothing to tune on the CPU"):
         solver.tune(100)
+
+
+def test_text_is_readable_and_does_not_depend_on_the_horizon():
+    found = []
+    for horizon in (4, 9):
+        solver = MPCSolver(pendulum(horizon), FIXED, "float32", "staged")
+        iteration = build_iteration(solver.programs, solver.qp, solver.settings)
+        kernels = iteration._at(1)._kernels
+        found.append([kernels.factor_text, kernels.search_text])
+    for short, long in zip(*found, strict=True):
+        assert short.key == long.key
+        head = long.module().split("BODY")[0]
+        assert f"Kernel {long.name}, float32, content {long.key}." in head
+        assert "stages from 1 to 8." in head
+        compile(long.module(), "module", "exec")

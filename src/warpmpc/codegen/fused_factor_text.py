@@ -17,6 +17,7 @@ import numpy as np
 from warpmpc.codegen.emit_native import Access
 from warpmpc.codegen.fused_module import inlined, pointers, switch
 from warpmpc.codegen.ir import ScalarProgram
+from warpmpc.codegen.native_preamble import INVERT_PIVOT, TINY
 from warpmpc.codegen.stage_module import StagePlan
 from warpmpc.codegen.staged_text import eliminate_stage
 from warpmpc.symbolic.stage_program import StageProgram, StageTemplate
@@ -24,14 +25,7 @@ from warpmpc.symbolic.stage_program import StageProgram, StageTemplate
 # Values of `qp.types.Status`.
 _FACTOR = r"""
 enum {{ SOLVED, RUNNING, NON_FINITE = 4, INVALID_BOUNDS = 5 }};
-// A pivot that cannot be divided by leaves 0 or NaN: see `kernels.ldl_native`.
-auto invert = [](SCALAR d) -> SCALAR {{
-    const SCALAR nothing = d - d;
-    if (!(nothing == 0)) return nothing;
-    if (d < TINY && d > -TINY) return (SCALAR)0;
-    const SCALAR inverse = 1 / d;
-    return inverse < TINY && inverse > -TINY ? (SCALAR)NAN : inverse;
-}};
+{invert}
 #if defined(__CUDA_ARCH__)
 #define INVERT(out, in) (out) = invert(in)
 #else
@@ -71,7 +65,6 @@ for (int l = 0; l < LANES_HERE; ++l) {{
 END_TILE
 """
 
-_TINY = {"float32": "1.17549435e-38f", "float64": "2.2250738585072014e-308"}
 # Places of a step's outputs: rows of L, of nodes, of K.
 _OF_L, _OF_NODES, _OF_K = range(3)
 
@@ -104,12 +97,13 @@ def factor_body(
     zeros = [f"{name} = 0" for name in (*carried, *received)]
     moves = [f"{to} = {name}; {name} = 0;" for to, name in zip(received, carried, strict=True)]
     text = _FACTOR.format(
+        invert=INVERT_PIVOT,
         inputs=pointers(names),
         carried=f"Pack {', '.join(zeros)};" if zeros else "",
         hand_over=" ".join(moves),
         stages=switch("table_in.data[2 * item]", cases),
     )
-    return f"#define TINY {_TINY[dtype]}\n{text}"
+    return f"#define TINY {TINY[dtype]}\n{text}"
 
 
 def _factor_stage(

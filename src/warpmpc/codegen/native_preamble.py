@@ -95,6 +95,21 @@ struct Scalar {
 #define AT(base, row) (*(Pack*)((base) + (Offset)(row) * 32))
 """
 
+# Kernels define TINY, the smallest normal number.
+INVERT_PIVOT = r"""
+// A pivot that cannot be divided by leaves 0 (zero or subnormal) or NaN (not finite, or so large
+// that its inverse is subnormal and devices disagree): a flag that costs nothing and stays in its
+// problem.
+auto invert = [](SCALAR d) -> SCALAR {
+    const SCALAR nothing = d - d;
+    if (!(nothing == 0)) return nothing;
+    if (d < TINY && d > -TINY) return (SCALAR)0;
+    const SCALAR inverse = 1 / d;
+    return inverse < TINY && inverse > -TINY ? (SCALAR)NAN : inverse;
+};
+"""
+TINY = {"float32": "1.17549435e-38f", "float64": "2.2250738585072014e-308"}
+
 _LIBM_NAMES = """
     EXP LOG POW SIN COS TAN ASIN ACOS ATAN ATAN2 SINH COSH TANH ASINH ACOSH ATANH LOG1P EXPM1 ERF
     ERFINV FMOD REMAINDER HYPOT

@@ -232,7 +232,7 @@ def module_text(
     for number, (case, access) in enumerate(zip(plan.cases, plan.accesses, strict=True)):
         structs.append(struct_text(case.program, f"Case{number}", access, dtype))
         calls.append(f"case {number}: Case{number}::run({bases}, rows); break;")
-        cases.append(f"Case{number} is {case.program.name}, {_stages(case)}.")
+        cases.append(f"Case{number} is {case_text(case)}.")
     body = _BODY.format(
         preamble=preamble(dtype),
         structs="\n\n".join(structs),
@@ -252,9 +252,9 @@ def module_text(
     )
 
 
-def _stages(case: StageCase) -> str:
+def case_text(case: StageCase) -> str:
     """For readers: the text itself does not depend on the stages."""
-    stages = np.asarray(case.stages)
+    stages, name = np.asarray(case.stages), case.program.name
     if stages.size == 1:
-        return f"first generated for stage {stages[0]}"
-    return f"first generated for {stages.size} stages from {stages.min()} to {stages.max()}"
+        return f"{name}, first generated for stage {stages[0]}"
+    return f"{name}, first generated for {stages.size} stages from {stages.min()} to {stages.max()}"

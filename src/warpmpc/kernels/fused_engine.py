@@ -7,7 +7,6 @@ search along the direction and take the step.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -107,65 +106,72 @@ class FusedKernels:
 
     @cached_property
     def _factor_kernel(self) -> wp.Kernel:
+        return _kernel(self.factor_text)
+
+    @cached_property
+    def factor_text(self) -> FusedKernelText:
+        """What the kernel of `factor` is made from."""
         outputs = [Argument(f"{name}_out") for name in ("factor", "K", "Q", "U", "R", "X")]
-        return _kernel(
-            FusedKernelText(
-                name="fused_linearize_factor",
-                title="Linearises the stages of an MPC problem and factorises its KKT matrix.",
-                dtype=self._dtype,
-                inputs=[
-                    *self._point,
-                    Argument("X_in"),
-                    Argument("S_in"),
-                    Argument("active_in", "whole"),
-                    Argument("numbers_in", "vector"),
-                    Argument("table_in", "table"),
-                    Argument("n_items", "number"),
-                    Argument("n_first", "number"),
-                    Argument("n_L", "number"),
-                ],
-                outputs=[*outputs, Argument("status_out", "whole")],
-                body=factor_body(
-                    self._stages.elimination,
-                    self._stages.templates,
-                    self._plans["factor"],
-                    self._stages.names,
-                    self._dtype,
-                    stores_K=self._stores_K,
-                ),
-                registers=_FACTOR_REGISTERS[self._dtype],
-            )
+        return FusedKernelText(
+            name="fused_linearize_factor",
+            title="Linearises the stages of an MPC problem and factorises its KKT matrix.",
+            dtype=self._dtype,
+            inputs=[
+                *self._point,
+                Argument("X_in"),
+                Argument("S_in"),
+                Argument("active_in", "whole"),
+                Argument("numbers_in", "vector"),
+                Argument("table_in", "table"),
+                Argument("n_items", "number"),
+                Argument("n_first", "number"),
+                Argument("n_L", "number"),
+            ],
+            outputs=[*outputs, Argument("status_out", "whole")],
+            body=factor_body(
+                self._stages.elimination,
+                self._stages.templates,
+                self._plans["factor"],
+                self._stages.names,
+                self._dtype,
+                stores_K=self._stores_K,
+            ),
+            parts=1,
+            registers=_FACTOR_REGISTERS[self._dtype],
+            plans=[self._plans["factor"]],
         )
 
     @cached_property
     def _search_kernel(self) -> wp.Kernel:
+        return _kernel(self.search_text)
+
+    @cached_property
+    def search_text(self) -> FusedKernelText:
+        """What the kernel of `search` is made from."""
         tables = ("points_in", "reports_in", "nodes_in")
-        return _kernel(
-            FusedKernelText(
-                name="fused_line_search",
-                title="Residuals of a QP, cost and violation of all trial points, next point.",
-                dtype=self._dtype,
-                inputs=[
-                    *self._point,
-                    *(Argument(name) for name in ("X_in", "Q_in", "U_in", "R_in")),
-                    Argument("status_in", "whole"),
-                    *(Argument(name, "table") for name in tables),
-                    Argument("n_points", "number"),
-                    Argument("n_reports", "number"),
-                ],
-                outputs=[Argument(f"{name}_out") for name in ("z", "X", "S", "report")],
-                body=search_body(
-                    self._rule,
-                    self._plans["evaluate"],
-                    self._plans["report"],
-                    self._stages.names,
-                    self._dtype,
-                ),
-                parts=self.parts,
-                registers=min(
-                    _SEARCH_REGISTERS[self._dtype], REGISTER_FILE // (self.parts * LANES)
-                ),
-            )
+        return FusedKernelText(
+            name="fused_line_search",
+            title="Residuals of a QP, cost and violation of all trial points, next point.",
+            dtype=self._dtype,
+            inputs=[
+                *self._point,
+                *(Argument(name) for name in ("X_in", "Q_in", "U_in", "R_in")),
+                Argument("status_in", "whole"),
+                *(Argument(name, "table") for name in tables),
+                Argument("n_points", "number"),
+                Argument("n_reports", "number"),
+            ],
+            outputs=[Argument(f"{name}_out") for name in ("z", "X", "S", "report")],
+            body=search_body(
+                self._rule,
+                self._plans["evaluate"],
+                self._plans["report"],
+                self._stages.names,
+                self._dtype,
+            ),
+            parts=self.parts,
+            registers=min(_SEARCH_REGISTERS[self._dtype], REGISTER_FILE // (self.parts * LANES)),
+            plans=[self._plans["evaluate"], self._plans["report"]],
         )
 
     def factor(
@@ -242,6 +248,4 @@ class FusedKernels:
 
 def _kernel(text: FusedKernelText) -> wp.Kernel:
     """The kernel of a generated module, found by its content."""
-    module = text.module()
-    key = hashlib.sha256(module.encode()).hexdigest()
-    return getattr(load_module(text.name, key, lambda: module), text.name)
+    return getattr(load_module(text.name, text.key, text.module), text.name)

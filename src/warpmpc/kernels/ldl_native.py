@@ -6,6 +6,8 @@ tile.  All control flow depends on tables that are equal for all problems, so la
 Every operand list is padded with -1; a padded operand reads nothing and counts as zero.
 """
 
+from warpmpc.codegen.native_preamble import INVERT_PIVOT, TINY
+
 PREAMBLE = r"""
 #if defined(__CUDA_ARCH__)
 #define ON_CUDA 1
@@ -75,18 +77,6 @@ DOT = r"""
         if ((list)[t].a >= 0) acc -= AT(left, (list)[t].a) * AT(right, (list)[t].b);
 #define OPAQUE(pointer)
 #endif
-"""
-
-INVERT_PIVOT = r"""
-// A pivot that cannot be divided by leaves 0 (zero or subnormal) or NaN (not finite, or so large that
-// its inverse is subnormal and devices disagree): a flag that costs nothing and stays in its problem.
-auto invert = [](SCALAR d) -> SCALAR {
-    const SCALAR nothing = d - d;
-    if (!(nothing == 0)) return nothing;
-    if (d < TINY && d > -TINY) return (SCALAR)0;
-    const SCALAR inverse = 1 / d;
-    return inverse < TINY && inverse > -TINY ? (SCALAR)NAN : inverse;
-};
 """
 
 FACTOR = (
@@ -238,10 +228,10 @@ SWEEP(backward_segments_in, backward_table_in, backward_node_in, FROM_PIVOT)
 
 
 SCALARS = {
-    "float32": {"SCALAR": "float", "TINY": "1.17549435e-38f", "PTX": '"f32"', "REG": '"f"'},
+    "float32": {"SCALAR": "float", "TINY": TINY["float32"], "PTX": '"f32"', "REG": '"f"'},
     "float64": {
         "SCALAR": "double",
-        "TINY": "2.2250738585072014e-308",
+        "TINY": TINY["float64"],
         "PTX": '"f64"',
         "REG": '"d"',
     },

@@ -14,10 +14,11 @@ where one reads what the other wrote.  On the CPU one thread does both.
 
 from __future__ import annotations
 
+from warpmpc.codegen.native_preamble import INVERT_PIVOT
 from warpmpc.codegen.staged_text import SideLayout
 from warpmpc.kernels.admm_check_native import CHECK, GATHER, GATHERED
 from warpmpc.kernels.admm_soft_native import with_projection
-from warpmpc.kernels.ldl_native import INVERT_PIVOT, SCALARS
+from warpmpc.kernels.ldl_native import SCALARS
 from warpmpc.kernels.ldl_window_native import (
     PLAIN_SETUP,
     PLAIN_SWEEPS,

@@ -31,6 +31,7 @@ from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.tile_loop import loop_numbers
 from warpmpc.qp.types import Status
 from warpmpc.sqp.iteration import Iterate, SQPIteration, final, is_infeasible, status_of
+from warpmpc.sqp.parameters import Parameters
 from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import StagePrograms
 from warpmpc.sqp.types import History, MPCStatus, QPState
@@ -71,12 +72,12 @@ class FusedIteration(SQPIteration):
         super().__init__(programs, qp, settings)
         self._launches: dict[bytes, FusedLaunches] = {}
 
-    def run(self, begin: Iterate, p: Any) -> tuple[Iterate, History | None]:
+    def run(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History | None]:
         """All iterations."""
         end, history = self._at(begin.z.shape[0]).run(begin, p, self.settings.max_iter)
         return final(end), history
 
-    def step(self, now: Iterate, p: Any, *, always: bool = False) -> Iterate:
+    def step(self, now: Iterate, p: Parameters, *, always: bool = False) -> Iterate:
         """One iteration; with a fixed number of them all instances move."""
         del always
         return self._at(now.z.shape[0]).run(now, p, 1)[0]
@@ -167,7 +168,7 @@ class FusedLaunches:
             replace(case, in_rows=(*case.in_rows, self._nodes[case.in_rows[0]])) for case in merged
         ]
 
-    def run(self, begin: Iterate, p: Any, count: int) -> tuple[Iterate, History | None]:
+    def run(self, begin: Iterate, p: Parameters, count: int) -> tuple[Iterate, History | None]:
         """So many iterations."""
         active = begin.status != MPCStatus.NON_FINITE
         carry = self._begin(begin)
@@ -199,7 +200,7 @@ class FusedLaunches:
     def _join(self, of_vars: jax.Array, of_rows: jax.Array) -> jax.Array:
         return jnp.concatenate([of_vars, of_rows], axis=1)[:, self._program.node_order]
 
-    def _step(self, now: _Carry, p: Any, active: jax.Array) -> _Carry:
+    def _step(self, now: _Carry, p: Parameters, active: jax.Array) -> _Carry:
         """Three launches."""
         X, S = now.state
         if self.settings.restarts_qp:

@@ -19,6 +19,7 @@ from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.termination import norm
 from warpmpc.qp.types import Status
 from warpmpc.sqp.line_search import Trial, choose, theta
+from warpmpc.sqp.parameters import Parameters
 from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import Evaluation, StagePrograms
 from warpmpc.sqp.types import History, MPCStatus, QPState
@@ -123,7 +124,7 @@ class SQPIteration:
             theta=nothing,
         )
 
-    def run(self, begin: Iterate, p: jax.Array) -> tuple[Iterate, History | None]:
+    def run(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History | None]:
         """All iterations; with a fixed number no instance waits for any other."""
         settings, history = self.settings, None
         if settings.record:
@@ -139,7 +140,7 @@ class SQPIteration:
             end = jax.lax.fori_loop(0, settings.max_iter, lambda _, now: self.step(now, p), begin)
         return final(end), history
 
-    def _recorded(self, begin: Iterate, p: jax.Array) -> tuple[Iterate, History]:
+    def _recorded(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History]:
         """The same with all iterations, and what each of them did."""
 
         def step(now: Iterate, _: None) -> tuple[Iterate, History]:
@@ -153,7 +154,7 @@ class SQPIteration:
         # [iterations, tiles, 1, 32] to rows of tiles.
         return end, jax.tree.map(lambda a: jnp.moveaxis(a[:, :, 0], 0, 1), history)
 
-    def step(self, now: Iterate, p: jax.Array, *, always: bool = False) -> Iterate:
+    def step(self, now: Iterate, p: Parameters, *, always: bool = False) -> Iterate:
         """One iteration.
 
         Args:
@@ -223,7 +224,7 @@ class SQPIteration:
         return Direction(QPState(x, s, y), *scalars)
 
     def _trial(
-        self, z: jax.Array, state: QPState, data: QPData, p: jax.Array
+        self, z: jax.Array, state: QPState, data: QPData, p: Parameters
     ) -> tuple[Trial, Evaluation]:
         """Evaluates the ladder in one launch; also all points, the iterate first."""
         steps = jnp.asarray([0.0, *self.settings.line_search.ladder], dtype=z.dtype)

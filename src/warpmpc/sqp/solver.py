@@ -181,11 +181,11 @@ class MPCSolver:
                 self._iterations[split] = build_iteration(programs, self.qp, self.settings)
         return self._iterations[split]
 
-    def _solve_tiles(self, params: Any, start: MPCWarmStart) -> tuple[Iterate, Any]:
+    def _solve_tiles(self, params: Parameters, start: MPCWarmStart) -> tuple[Iterate, Any]:
         iteration = self._iteration(params.split)
         return iteration.run(iteration.begin(start.z, start.qp, params.unknown()), params)
 
-    def _step_tiles(self, params: Any, start: MPCWarmStart) -> tuple[Iterate, Any]:
+    def _step_tiles(self, params: Parameters, start: MPCWarmStart) -> tuple[Iterate, Any]:
         iteration = self._iteration(params.split)
         begin = iteration.begin(start.z, start.qp, params.unknown())
         return final(iteration.step(begin, params, always=True)), None
