@@ -30,6 +30,7 @@ def test_tables_are_complete():
 
 
 @pytest.mark.parametrize("name", SMALL)
+@pytest.mark.slow
 def test_default_settings(name):
     """Large where the table has a large size."""
     size, density = LARGE.get(name, SMALL[name])
@@ -69,6 +70,7 @@ def test_high_accuracy(name):
         np.testing.assert_allclose(solution.y[b], wanted.y, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_pcg_engine():
     """The baseline: inexact solves, the same solution to the tolerance."""
     given = ring(33)

@@ -220,6 +220,7 @@ class TestResiduals:
         self.check(given, solver_for(given, fixed(50)).solve(*given.args))
 
 
+@pytest.mark.slow
 def test_loop_of_large_sparse_problems(monkeypatch):
     """Where too many unknowns are alive for one launch, the loop is JAX's: the same results."""
     given, settings = ring(70), ADMMSettings(eps_abs=1e-6, eps_rel=1e-6)

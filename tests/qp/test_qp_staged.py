@@ -142,6 +142,7 @@ class TestAgainstDense:
 @pytest.mark.parametrize(
     ("engine", "limit"), [("unrolled", 1e-4), ("rolled", 1e-4), ("sparse", 2e-3)]
 )
+@pytest.mark.slow
 def test_float32_keeps_its_digits(engine, limit):
     """States without a weight: an unfortunate order of elimination loses 10 % of x here."""
     found = solver(engine, fixed(25), "float32").solve(*batch("float32"))

@@ -112,6 +112,7 @@ def stepped(solver, x0, w):
 class TestGradients:
     @pytest.mark.parametrize("loss", [solved, pytest.param(stepped, marks=pytest.mark.slow)])
     @pytest.mark.parametrize("wrap", [lambda f: f, pytest.param(jax.jit, marks=pytest.mark.slow)])
+    @pytest.mark.slow
     def test_shares_of_all_instances(self, solver, x0, loss, wrap):
         """Those that fill the last tile have no share."""
         shares = jax.grad(lambda w: loss(solver, x0, w))(jnp.asarray(of_all(W)))

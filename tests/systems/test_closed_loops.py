@@ -143,6 +143,7 @@ def check_converged(name, batch):
     return solution
 
 
+@pytest.mark.slow
 def test_accurate_solutions_avoid_the_obstacle():
     """The obstacle is soft, but its penalty is exact."""
     solution = check_converged("car", 8)
