@@ -19,6 +19,7 @@ from warpmpc.symbolic.elimination import Elimination, eliminate
 from warpmpc.symbolic.kkt import KKTPattern, build_kkt
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.stage_program import StageProgram
 from warpmpc.systems import patterns
 
 PROPERTY = settings(deadline=None, derandomize=True, database=None, max_examples=40)
@@ -197,3 +198,14 @@ def quasi_definite(
     pivots = case.signs * (rng.uniform(1.0, 2.0, size=(batch, n)) + dominance)
     values[:, ~off] = pivots[:, rows[~off]]
     return case.K.copy(), values
+
+
+def check_runs_cover_everything(program: StageProgram) -> None:
+    """Runs follow one another in nodes, in L and in K, from the first entry to the last."""
+    node = at_L = at_K = 0
+    for run in program.runs:
+        assert (run.node, run.L, run.K) == (node, at_L, at_K)
+        node += run.count * run.template.n_nodes
+        at_L += run.count * run.template.n_L
+        at_K += run.count * run.template.n_K
+    assert (node, at_L, at_K) == (program.n_nodes, program.n_L, program.K_order.size)

@@ -24,13 +24,6 @@ TIMING_FIELDS = {
 TILED = {"full", "stage_order", "no_window", "no_levels", "no_segments"}
 
 
-@pytest.fixture(autouse=True)
-def small_copy(monkeypatch):
-    """A quick measurement of the copy bandwidth."""
-    real = runner.copy_bandwidth
-    monkeypatch.setattr(runner, "copy_bandwidth", lambda: real(1 << 22))
-
-
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     """One small run of the command: its rows, and the folder with its files."""

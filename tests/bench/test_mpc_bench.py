@@ -45,15 +45,6 @@ LOOP_FIELDS = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True, scope="module")
-def small_copy():
-    """A quick measurement of the copy bandwidth."""
-    with pytest.MonkeyPatch.context() as patch:
-        real = runner.copy_bandwidth
-        patch.setattr(runner, "copy_bandwidth", lambda: real(1 << 22))
-        yield
-
-
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     """One small run of the command: exit code, rows, folder, programs and loops by batch."""

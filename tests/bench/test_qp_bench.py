@@ -27,13 +27,6 @@ TIMING_FIELDS = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def small_copy(monkeypatch):
-    """A quick measurement of the copy bandwidth."""
-    real = runner.copy_bandwidth
-    monkeypatch.setattr(runner, "copy_bandwidth", lambda: real(1 << 22))
-
-
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     """One small run of the command: its exit code, its rows, and the folder with its files."""

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.image import imread
 
 from warpmpc._errors import ProblemError, SettingsError
-from warpmpc.bench import runner, translate, translate_plot, translate_report, translate_variants
+from warpmpc.bench import translate, translate_plot, translate_report, translate_variants
 from warpmpc.bench.record import append_row, read_rows
 from warpmpc.bench.translate import TranslateSettings, expected_seconds, plan
 from warpmpc.bench.translate_baselines import BASELINES, measure_jaxadi
@@ -25,13 +25,6 @@ from warpmpc.codegen.from_casadi import translate as translate_function
 from warpmpc.kernels.loading import empty_caches
 
 LENGTHS = (50, 200)
-
-
-@pytest.fixture(autouse=True)
-def small_copy(monkeypatch):
-    """A quick measurement of the copy bandwidth."""
-    real = runner.copy_bandwidth
-    monkeypatch.setattr(runner, "copy_bandwidth", lambda: real(1 << 22))
 
 
 @pytest.fixture(scope="module")

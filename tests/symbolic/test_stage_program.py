@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from cases import STRUCTURE_FACTS, kkt_of, weak_of
+from cases import STRUCTURE_FACTS, check_runs_cover_everything, kkt_of, weak_of
 from warpmpc import PatternError
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.kkt import build_kkt
@@ -43,13 +43,7 @@ class TestBenchmarkSystems:
 
     def test_runs_cover_everything_in_order(self, name):
         program, _ = program_of(name)
-        node = at_L = at_K = 0
-        for run in program.runs:
-            assert (run.node, run.L, run.K) == (node, at_L, at_K)
-            node += run.count * run.template.n_nodes
-            at_L += run.count * run.template.n_L
-            at_K += run.count * run.template.n_K
-        assert (node, at_L, at_K) == (program.n_nodes, program.n_L, program.K_order.size)
+        check_runs_cover_everything(program)
 
     def test_templates_name_the_entries_of_L(self, name):
         """Walking the templates gives row and column of every entry of L, in program order."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from cases import kkt_of, weak_of
+from cases import check_runs_cover_everything, kkt_of, weak_of
 from warpmpc import PatternError
 from warpmpc.symbolic.kkt import KKTPattern, build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
@@ -82,13 +82,7 @@ def test_no_more_fill_than_with_one_side(name):
 class TestChains:
     def test_runs_cover_everything_in_order(self, name):
         program, _, _ = built(name)
-        node = at_L = at_K = 0
-        for run in program.runs:
-            assert (run.node, run.L, run.K) == (node, at_L, at_K)
-            node += run.count * run.template.n_nodes
-            at_L += run.count * run.template.n_L
-            at_K += run.count * run.template.n_K
-        assert (node, at_L, at_K) == (program.n_nodes, program.n_L, program.K_order.size)
+        check_runs_cover_everything(program)
         assert np.unique(program.node_order).size == program.n_nodes
 
     def test_halves_touch_only_in_the_last_stage(self, name):

@@ -16,7 +16,7 @@ import numpy as np
 from warpmpc.kernels.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.kernels.tiles import LANES
 from warpmpc.qp.admm import LoopEnd
-from warpmpc.qp.conditioning import Residuals, ScaledQP
+from warpmpc.qp.conditioning import RHO_MIN, Residuals, ScaledQP
 from warpmpc.qp.kkt_solvers.kkt_engines import KKTSystem
 from warpmpc.qp.types import ADMMSettings, Status
 from warpmpc.symbolic.pattern import IntArray
@@ -70,12 +70,17 @@ class _Carry:
 
 
 def loop_numbers(settings: ADMMSettings, dtype: str) -> np.ndarray:
-    """What kernels have to know of the settings; rho is rounded before it is inverted."""
+    """What kernels have to know of the settings."""
     names = ("sigma", "relaxation", "eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")
-    real = np.dtype(dtype).type
-    rho = (settings.rho, settings.rho * settings.rho_equality)
-    inverses = [float(real(1) / real(value)) for value in rho]
+    inverses = inverse_rho(settings, dtype)[:2]
     return np.array([*(getattr(settings, name) for name in names), *inverses])
+
+
+def inverse_rho(settings: ADMMSettings, dtype: str) -> list[float]:
+    """1/rho of inequalities, equalities and free rows; rho is rounded before it is inverted."""
+    real = np.dtype(dtype).type
+    rho = (settings.rho, settings.rho * settings.rho_equality, RHO_MIN)
+    return [float(real(1) / real(value)) for value in rho]
 
 
 class TileLoop:
@@ -91,7 +96,7 @@ class TileLoop:
         """
         self._settings, self._system, self._kernels = settings, system, kernels
         self.program = kernels.program
-        self._order = _Order(self.program, system.kkt.n_vars)
+        self._order = NodeOrder(self.program, system.kkt.n_vars)
         self._soft_rows = self.program.node_order[kernels.soft_nodes] - system.kkt.n_vars
         self._numbers = loop_numbers(settings, system.dtype)
 
@@ -200,16 +205,22 @@ def _residuals(state: LoopState) -> Residuals:
     return Residuals(*(state.report[:, i : i + 1] for i in range(4)))
 
 
-class _Order:
-    """Between (variables, rows) and the nodes of a program."""
+class NodeOrder:
+    """Between (variables, rows) and the nodes of a program.
+
+    Attributes:
+        vars: Node of each variable.
+        rows: Node of each row.
+        row_diagonals: Where the diagonals of rows stand among the values of K.
+    """
 
     def __init__(self, program: Program, n_vars: int):
         """Inverts the order of the nodes."""
         position = np.empty(program.n_nodes, dtype=np.int32)
         position[program.node_order] = np.arange(program.n_nodes)
         self._node_order = program.node_order
-        self._vars, self._rows = position[:n_vars], position[n_vars:]
-        self.row_diagonals = program.diagonals[self._rows]
+        self.vars, self.rows = position[:n_vars], position[n_vars:]
+        self.row_diagonals = program.diagonals[self.rows]
 
     def join(self, of_vars: jax.Array, of_rows: jax.Array) -> jax.Array:
         """Values of variables and rows as values of nodes."""
@@ -217,4 +228,4 @@ class _Order:
 
     def split(self, nodes: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Values of variables, and of rows."""
-        return nodes[:, self._vars], nodes[:, self._rows]
+        return nodes[:, self.vars], nodes[:, self.rows]

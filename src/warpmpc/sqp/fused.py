@@ -25,10 +25,10 @@ from warpmpc.kernels.admm_types import UNCHECKED, LoopData, LoopLimits, LoopStat
 from warpmpc.kernels.fused_engine import FusedKernels, FusedStages
 from warpmpc.kernels.staged_engine import StagedKernels
 from warpmpc.kernels.tiles import LANES
-from warpmpc.qp.conditioning import BOUND_LARGE, EQUALITY_TOLERANCE, RHO_MIN
+from warpmpc.qp.conditioning import BOUND_LARGE, EQUALITY_TOLERANCE
 from warpmpc.qp.kernel_loop import KernelLoop
 from warpmpc.qp.qp_solver import QPSolver
-from warpmpc.qp.tile_loop import loop_numbers
+from warpmpc.qp.tile_loop import NodeOrder, inverse_rho, loop_numbers
 from warpmpc.qp.types import Status
 from warpmpc.sqp.iteration import Iterate, SQPIteration, final, is_infeasible, status_of
 from warpmpc.sqp.parameters import Parameters
@@ -38,7 +38,7 @@ from warpmpc.sqp.types import History, MPCStatus, QPState
 from warpmpc.symbolic.kkt_stages import KKTStep, StageFunctions, kkt_steps
 from warpmpc.symbolic.qp_report import report_steps
 from warpmpc.symbolic.row_kinds import row_kinds
-from warpmpc.symbolic.stage_program import StageTemplate
+from warpmpc.symbolic.stage_program import StageProgram, StageTemplate
 
 _LOG = logging.getLogger(__name__)
 # Longer stage programs are cut into chunks, which only separate launches can be.
@@ -71,6 +71,7 @@ class FusedIteration(SQPIteration):
         """
         super().__init__(programs, qp, settings)
         self._launches: dict[bytes, FusedLaunches] = {}
+        self._kinds = row_kinds(programs.problem, EQUALITY_TOLERANCE)
 
     def run(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History | None]:
         """All iterations."""
@@ -89,8 +90,9 @@ class FusedIteration(SQPIteration):
         assert kernels is not None  # see `obstacle`
         key = kernels.program.node_order.tobytes()
         if key not in self._launches:
-            self._launches[key] = FusedLaunches(self.programs, self.qp, self.settings, kernels)
-        return self._launches[key].shaped(kernels)
+            given = (self.programs, self.qp, self.settings, kernels.program)
+            self._launches[key] = FusedLaunches(*given)
+        return self._launches[key].around(kernels.with_kinds(self._kinds))
 
 
 class FusedLaunches:
@@ -101,7 +103,7 @@ class FusedLaunches:
         programs: StagePrograms,
         qp: QPSolver,
         settings: SQPSettings,
-        kernels: StagedKernels,
+        program: StageProgram,
     ):
         """Builds the programs of all stages.
 
@@ -109,15 +111,12 @@ class FusedLaunches:
             programs: Stage functions.
             qp: Solver for the pattern of their QPs.
             settings: Of the iteration.
-            kernels: Of the ADMM loop.
+            program: The elimination.
         """
         self.programs, self.qp, self.settings = programs, qp, settings
-        self._kinds = row_kinds(programs.problem, EQUALITY_TOLERANCE)
-        self._program, self._admm = kernels.program, kernels.with_kinds(self._kinds)
+        self._program, self._admm = program, None
         self._tol = settings.tolerances(programs.dtype)
-        n_vars = programs.problem.n_vars
-        node_of = np.argsort(self._program.node_order).astype(np.int32)
-        self._nodes, self._rows = node_of[:n_vars], node_of[n_vars:]
+        self._order = NodeOrder(program, programs.problem.n_vars)
         checks = qp.settings.check_every
         self._limits = LoopLimits(checks or UNCHECKED, qp.settings.max_iter, qp.settings.max_iter)
         self._kernels = FusedKernels(
@@ -125,23 +124,23 @@ class FusedLaunches:
         )
         self._numbers = _numbers(qp, programs.dtype)
 
-    def shaped(self, kernels: StagedKernels) -> FusedLaunches:
-        """The same with kernels of another shape."""
+    def around(self, kernels: StagedKernels) -> FusedLaunches:
+        """The same around an ADMM loop of this elimination."""
         other = copy(self)
-        other._admm = kernels.with_kinds(self._kinds)
+        other._admm = kernels
         return other
 
     def _stages(self) -> FusedStages:
         programs, at, program = self.programs, self.programs.assembly, self._program
         point = dict(programs.point_rows)
         if "y" in point:  # multipliers stand in X
-            point["y"] = [self._rows[rows] for rows in point["y"]]
-        functions, outputs = programs.linearize_functions()
+            point["y"] = [self._order.rows[rows] for rows in point["y"]]
+        functions, outputs = programs.linearize_functions
         stages = StageFunctions(functions, outputs, point)
         steps = kkt_steps(program, self.qp.system.kkt, at, stages)
         factor = _merged_by_template(steps)
-        d_rows = [self._nodes[rows] for rows in at.w_rows]
-        g_rows = [self._rows[rows] for rows in at.g_rows]
+        d_rows = [self._order.vars[rows] for rows in at.w_rows]
+        g_rows = [self._order.rows[rows] for rows in at.g_rows]
         reports = report_steps(at, stages, d_rows, g_rows)
         return FusedStages(
             elimination=program,
@@ -152,7 +151,7 @@ class FusedLaunches:
                 [StageCase(translate(r.function), r.stages, r.in_rows, ()) for r in reports]
             ),
             names=list(point),
-            nodes=np.concatenate([self._nodes, self._rows]),
+            nodes=np.concatenate([self._order.vars, self._order.rows]),
         )
 
     def _evaluations(self, point: dict[str, Any]) -> list[StageCase]:
@@ -165,7 +164,8 @@ class FusedLaunches:
             ]
         )
         return [
-            replace(case, in_rows=(*case.in_rows, self._nodes[case.in_rows[0]])) for case in merged
+            replace(case, in_rows=(*case.in_rows, self._order.vars[case.in_rows[0]]))
+            for case in merged
         ]
 
     def run(self, begin: Iterate, p: Parameters, count: int) -> tuple[Iterate, History | None]:
@@ -186,26 +186,22 @@ class FusedLaunches:
 
     def _begin(self, begin: Iterate) -> _Carry:
         d, s, y = begin.qp.d, begin.qp.s, begin.qp.y
-        if self.settings.restarts_qp:
-            d, s = jnp.zeros_like(d), jnp.zeros_like(s)
         scalar = begin.status.shape
         return _Carry(
             z=begin.z,
-            state=(self._join(d, y), self._join(jnp.zeros_like(d), s)),
+            state=(self._order.join(d, y), self._order.join(jnp.zeros_like(d), s)),
             report=jnp.zeros((scalar[0], len(REPORT_ROWS), LANES), dtype=begin.z.dtype),
             status=jnp.full(scalar, Status.MAX_ITER, dtype=jnp.int32),
             qp_iterations=jnp.zeros(scalar, dtype=jnp.int32),
         )
 
-    def _join(self, of_vars: jax.Array, of_rows: jax.Array) -> jax.Array:
-        return jnp.concatenate([of_vars, of_rows], axis=1)[:, self._program.node_order]
-
     def _step(self, now: _Carry, p: Parameters, active: jax.Array) -> _Carry:
         """Three launches."""
+        assert self._admm is not None  # see `around`
         X, S = now.state
         if self.settings.restarts_qp:
             # Multipliers stay, x and s are those of a direction that is zero.
-            X = X.at[:, self._nodes].set(0)
+            X = X.at[:, self._order.vars].set(0)
             S = jnp.zeros_like(S)
         point = self.programs.point_arrays(now.z, p, now.state[0])
         found = self._kernels.factor(point, (X, S), active.astype(jnp.int32), self._numbers)
@@ -242,11 +238,11 @@ class FusedLaunches:
         still = row["d_size"] <= self._tol.step * jnp.maximum(1, row["z_size"])
         feasible = row["worst_before"] <= self._tol.violation
         converged = usable & ~infeasible & (still | ~accepted) & feasible & (kkt <= self._tol.kkt)
-        X, S = end.state
+        (d, y), (_, s) = (self._order.split(nodes) for nodes in end.state)
         after = replace(
             begin,
             z=end.z,
-            qp=QPState(X[:, self._nodes], S[:, self._rows], X[:, self._rows]),
+            qp=QPState(d, s, y),
             status=status_of(usable, end.status, converged, accepted),
             infeasible=infeasible.astype(jnp.int32),
             iterations=begin.iterations + count,
@@ -289,11 +285,9 @@ def _factor_case(step: KKTStep) -> StageCase:
 
 
 def _numbers(qp: QPSolver, dtype: str) -> np.ndarray:
-    """Of `FusedKernels.factor`; rho is rounded before it is inverted, as elsewhere."""
-    settings, real = qp.settings, np.dtype(dtype).type
-    rho = (settings.rho, settings.rho * settings.rho_equality, RHO_MIN)
-    inverses = [real(1) / real(value) for value in rho]
-    return np.array([settings.sigma, *inverses, EQUALITY_TOLERANCE, BOUND_LARGE], dtype=dtype)
+    """Of `FusedKernels.factor`."""
+    inverses = inverse_rho(qp.settings, dtype)
+    return np.array([qp.settings.sigma, *inverses, EQUALITY_TOLERANCE, BOUND_LARGE], dtype=dtype)
 
 
 def _rule(settings: SQPSettings, dtype: str) -> SearchRule:
@@ -354,7 +348,6 @@ def obstacle(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> st
     """Why iterations cannot be fused, or None."""
     loop, admm = qp.loop, qp.settings
     unrolled = isinstance(loop, KernelLoop) and loop.staged_at(1) is not None
-    longest = max((f.n_instructions() for f in programs.linearize_functions()[0]), default=0)
     reasons = (
         (settings.converges, "the number of SQP iterations is not fixed"),
         (not unrolled, "the QP engine has no unrolled stages"),
@@ -362,7 +355,10 @@ def obstacle(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> st
         (bool(admm.adaptive_rho_every), "rho is adapted"),
         (programs.soft_rows.size > 0, "there are soft rows"),
         (programs.has_blocks, "Hessian blocks are projected"),
-        (longest > _LONGEST_PROGRAM, f"a stage has {longest} operations"),
         (len(settings.line_search.ladder) > _MOST_STEPS, "the ladder of steps is too long"),
     )
-    return next((reason for holds, reason in reasons if holds), None)
+    known = next((reason for holds, reason in reasons if holds), None)
+    if known is not None:
+        return known  # without functions that nobody else needs
+    longest = max((f.n_instructions() for f in programs.linearize_functions[0]), default=0)
+    return f"a stage has {longest} operations" if longest > _LONGEST_PROGRAM else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import jax
@@ -67,9 +67,8 @@ class Parameters:
 
     def unknown(self) -> jax.Array:
         """Instances with a parameter that is no number, of tiles; a bound may well be infinite."""
-        arrays = [self.own] if self.common is None else [self.own, self.common]
-        found = [jnp.isnan(array).any(axis=1, keepdims=True) for array in arrays]
-        return found[0] if self.common is None else found[0] | found[1]
+        found = [jnp.isnan(array).any(axis=1, keepdims=True) for array in self.arrays]
+        return reduce(jnp.logical_or, found)
 
     def cotangents(self, bars: jax.Array) -> Parameters:
         """From those of every instance in the whole vector, ``[..., n_params]``."""

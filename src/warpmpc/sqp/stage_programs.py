@@ -186,6 +186,7 @@ class StagePrograms:
         """Whether eigenvalues of Hessian blocks are looked at online."""
         return "blocks" in self._sizes
 
+    @cached_property
     def linearize_functions(self) -> tuple[list[Any], list[str]]:
         """CasADi functions of the inputs at a point, one per group, and what they return."""
         names = list(self._sizes)
