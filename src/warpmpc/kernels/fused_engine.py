@@ -100,6 +100,10 @@ class FusedKernels:
             self._tables = {n: jnp.asarray(plan.table) for n, plan in self._plans.items()}
             self._nodes = jnp.asarray(stages.nodes, dtype=jnp.int32)
 
+    def to_load(self) -> list[tuple[wp.Kernel, int]]:
+        """Both kernels with their threads per block, for `load_together`."""
+        return [(self._factor_kernel, _FACTOR_BLOCK), (self._search_kernel, self.parts * LANES)]
+
     @property
     def _point(self) -> list[Argument]:
         return [Argument(f"{name}_in") for name in self._stages.names]

@@ -10,7 +10,8 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -45,6 +46,20 @@ def load_kernel(kernel: wp.Kernel, block: int) -> None:
         _warn(f"The compiled kernel in {folder} is damaged ({error}); it is built again.")
         shutil.rmtree(folder, ignore_errors=True)
         _load_again(kernel, device, block_dim)
+
+
+def load_together(kernels: Sequence[tuple[wp.Kernel, int]]) -> None:
+    """Builds or loads several kernels at the same time, where the compiler can: on CUDA.
+
+    Args:
+        kernels: Each with its threads per block, as in `load_kernel`.
+    """
+    start_warp()
+    if jax.default_backend() != "gpu":
+        return  # one after the other, before their first launch
+    with ThreadPoolExecutor(len(kernels)) as threads:
+        # The list asks for all results: one that failed raises here.
+        list(threads.map(load_kernel, *zip(*kernels, strict=True)))
 
 
 def _load_again(kernel: wp.Kernel, device: wp.Device, block_dim: int) -> None:

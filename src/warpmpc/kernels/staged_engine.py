@@ -12,6 +12,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import warp as wp
 
 from warpmpc.codegen.staged_text import (
     SideLayout,
@@ -123,6 +124,20 @@ class StagedKernels:
     def _static(self, shape: StagedShape) -> list[int]:
         return [self.program.n_L, int(shape.prefetch)]
 
+    def _loop_kernel(self, shape: StagedShape) -> wp.Kernel:
+        return staged_admm_kernel(
+            self._iteration_text,
+            self.dtype,
+            shape.register_limit,
+            self._layout,
+            self.soft_nodes.size > 0,
+        )
+
+    def to_load(self, tiles: int) -> list[tuple[wp.Kernel, int]]:
+        """What `iterate` launches on so many tiles, for `load_together`."""
+        shape = self.shape(tiles)
+        return [(self._loop_kernel(shape), shape.block)]
+
     def iterate(
         self,
         factor: jax.Array,
@@ -135,13 +150,7 @@ class StagedKernels:
     ) -> LoopState:
         """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
         shape = self.shape(state.X.shape[0])
-        kernel = staged_admm_kernel(
-            self._iteration_text,
-            self.dtype,
-            shape.register_limit,
-            self._layout,
-            self.soft_nodes.size > 0,
-        )
+        kernel = self._loop_kernel(shape)
         inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)
         integers = [*self._static(shape), *loop_integers(limits, data)]
         return launch_loop(

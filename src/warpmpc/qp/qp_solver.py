@@ -20,6 +20,7 @@ import scipy.sparse as sp
 
 from warpmpc._errors import PatternError, ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
+from warpmpc.kernels.sharding import in_auto_axes
 from warpmpc.kernels.tuning import Measured
 from warpmpc.qp.adjoint import KKTSensitivity, Sensitivity, apply_linear
 from warpmpc.qp.adjoint_lsq import LSQSensitivity
@@ -214,6 +215,7 @@ class QPSolver:
         needed = self._bytes(found.values_per_instance, copies=3)
         return self._on_batches(found.forward, needed), self._on_batches(found.reverse, needed)
 
+    @in_auto_axes
     def solve(
         self,
         P_vals: ArrayLike,

@@ -23,6 +23,7 @@ from warpmpc.codegen.fused_search_text import REPORT_ROWS, SearchRule
 from warpmpc.codegen.stage_module import StageCase, merged_cases
 from warpmpc.kernels.admm_types import UNCHECKED, LoopData, LoopLimits, LoopState
 from warpmpc.kernels.fused_engine import FusedKernels, FusedStages
+from warpmpc.kernels.loading import load_together
 from warpmpc.kernels.staged_engine import StagedKernels
 from warpmpc.kernels.tiles import LANES
 from warpmpc.qp.conditioning import BOUND_LARGE, EQUALITY_TOLERANCE
@@ -92,7 +93,7 @@ class FusedIteration(SQPIteration):
         if key not in self._launches:
             given = (self.programs, self.qp, self.settings, kernels.program)
             self._launches[key] = FusedLaunches(*given)
-        return self._launches[key].around(kernels.with_kinds(self._kinds))
+        return self._launches[key].around(kernels.with_kinds(self._kinds), tiles)
 
 
 class FusedLaunches:
@@ -124,8 +125,9 @@ class FusedLaunches:
         )
         self._numbers = _numbers(qp, programs.dtype)
 
-    def around(self, kernels: StagedKernels) -> FusedLaunches:
-        """The same around an ADMM loop of this elimination."""
+    def around(self, kernels: StagedKernels, tiles: int) -> FusedLaunches:
+        """The same around an ADMM loop of this elimination, ready for so many tiles."""
+        load_together([*kernels.to_load(tiles), *self._kernels.to_load()])
         other = copy(self)
         other._admm = kernels
         return other
