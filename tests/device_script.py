@@ -2,6 +2,8 @@
 
     python device_script.py devices
     python device_script.py everything
+    python device_script.py gradients
+    python device_script.py all_gradients
     python device_script.py process NUMBER COUNT PORT
 
 Every check fails by an exception.
@@ -10,6 +12,7 @@ Every check fails by an exception.
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from functools import partial
 
 import jax
@@ -20,7 +23,7 @@ import scipy.sparse as sp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import warpmpc as wm
-from sqp_cases import FIXED, arm
+from sqp_cases import FIXED, TIGHT, arm
 
 BATCH, DEVICES = 40, 4
 
@@ -64,10 +67,13 @@ def is_spread(tree, sharding):
         assert array.sharding.is_equivalent_to(sharding, array.ndim), (path, array.sharding)
 
 
-def without_communication(function, *args):
-    """The results of one program in which no device waits for another."""
+_MOVES = ("all-gather", "all-to-all", "collective-permute")
+
+
+def without_communication(function, *args, besides=(*_MOVES, "all-reduce")):
+    """The results of one program in which no device waits for another; or for sums alone."""
     program = jax.jit(function).lower(*args).compile()
-    for operation in ("all-gather", "all-to-all", "collective-permute", "all-reduce"):
+    for operation in besides:
         assert operation not in program.as_text(), operation
     return program(*args)
 
@@ -124,6 +130,7 @@ def everything_on_several_devices():
     is_spread(make(device=explicit).solve(*data()), sharding)
     other_shapes(solver, sharding)
     quadratic_programs(sharding)
+    quadratic_programs(explicit)
 
 
 def other_shapes(solver, sharding):
@@ -148,18 +155,104 @@ def other_shapes(solver, sharding):
     equal(uneven(data(33)[0]), solver.solve(data(33)[0]))
 
 
-def quadratic_programs(sharding):
-    rng, ones = np.random.default_rng(0), sp.eye_array(3, format="csc")
-    solver = wm.QPSolver(ones, ones, dtype="float64")
+def some_qp():
+    """min half x'Px + q'x inside of a box, and its data: values of P are a gradient's common."""
+    ones, rng = sp.eye_array(3, format="csc"), np.random.default_rng(0)
     q, bounds = rng.normal(size=(BATCH, 3)), rng.uniform(0.1, 1, (BATCH, 3))
     values = np.ones((BATCH, 3))
-    args = (values, q, values, -bounds, bounds)
-    wanted = jax.jit(solver.solve)(*args)
-    np.testing.assert_allclose(wanted.x, np.clip(-q, -bounds, bounds), atol=1e-2)
-    found = without_communication(solver.solve, *jax.device_put(args, sharding))
-    is_spread(found, sharding)
+    solver = wm.QPSolver(ones, ones, dtype="float64")
+    return solver, (values, q, values, -bounds, bounds)
+
+
+def quadratic_programs(sharding):
+    """With the user's code for one device, also where the axes of the mesh are explicit."""
+    solver, args = some_qp()
+    wanted = solver.solve(*args)
+    np.testing.assert_allclose(wanted.x, np.clip(-args[1], args[3], args[4]), atol=1e-2)
+    spread = jax.device_put(args, sharding)
+    found = solver.solve(*spread)
+    again = solver.solve(*spread, warm_start=found.warm_start)
+    inside = without_communication(solver.solve, *spread)
+    for one in (found, inside):
+        is_spread(one, sharding)
+        close(one, wanted, 1e-12)
+    is_spread(again, sharding)
+    assert (np.asarray(again.iterations) < np.asarray(found.iterations).max()).all()
+
+
+def close(found, wanted, atol):
     for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=1e-12)
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol)
+
+
+def mpc_loss(call, weights, x0, params):
+    """No two instances count alike: a gradient of the wrong one would be seen."""
+    found = call(x0, params)
+    return (weights[:, None] * jnp.sin(found.z)).sum() + (weights * found.cost).sum()
+
+
+def one_step(solver, x0, params):
+    return solver.step(solver.z_guess(x0, params), params, x0=x0)[0]
+
+
+def qp_loss(solver, weights, q, P, bounds):
+    # A sum, so that explicit axes spread it like q: `broadcast_to` would not.
+    found = solver.solve(P + 0 * q, q, jnp.ones_like(q), -bounds, bounds)
+    return (weights[:, None] * jnp.sin(found.x)).sum() + (weights * found.objective).sum()
+
+
+def gradients_agree(loss, args, sharding, *, in_program):
+    """Gradients of spread batches and of what all instances share are those of one device."""
+    weights = np.random.default_rng(1).normal(size=BATCH)
+    gradient = jax.grad(loss, argnums=tuple(range(1, 1 + len(args))))
+    wanted = gradient(*jax.tree.map(jnp.asarray, (weights, *args)))
+    assert all(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(wanted))
+    common = NamedSharding(sharding.mesh, PartitionSpec())
+
+    def put(array):
+        return jax.device_put(array, sharding if array.shape[0] == BATCH else common)
+
+    spread = jax.tree.map(put, (weights, *args))
+    explicit = AxisType.Explicit in sharding.mesh.axis_types
+    # Of a mesh with explicit axes JAX's own `grad` wants to know.
+    with jax.set_mesh(sharding.mesh) if explicit else nullcontext():
+        if in_program:
+            found = without_communication(gradient, *spread, besides=_MOVES)
+        else:
+            found = gradient(*spread)
+    close(found, wanted, 1e-10)
+    for mine, given in zip(jax.tree.leaves(found), jax.tree.leaves(spread[1:]), strict=True):
+        assert mine.sharding.is_equivalent_to(given.sharding, mine.ndim), mine.sharding
+
+
+def gradient_data():
+    x0, params = data()
+    return 0.5 * x0, {**params, "gravity": np.array([0.8])}
+
+
+def gradients():
+    """What an instance has for itself, x0, and what all have in common."""
+    sharding = batch_sharding()
+    gradients_agree(partial(mpc_loss, make().solve), gradient_data(), sharding, in_program=True)
+    explicit = batch_sharding(AxisType.Explicit)
+    quadratic_programs(explicit)
+    solver, (P, q, _, _, bounds) = some_qp()
+    gradients_agree(partial(qp_loss, solver), (q, 2 * P[0], bounds), explicit, in_program=False)
+
+
+def all_gradients():
+    x0, params = gradient_data()
+    cases = [(x0, params), (x0, {"w": np.array([1.0, 0.1, 0.1]), "gravity": np.array([0.8])})]
+    solvers = [wm.MPCSolver(arm(), settings, "float64", "staged") for settings in (FIXED, TIGHT)]
+    calls = [solver.solve for solver in solvers] + [partial(one_step, solvers[0])]
+    solver, (P, q, _, _, bounds) = some_qp()
+    for sharding in (batch_sharding(), batch_sharding(AxisType.Explicit)):
+        for in_program in (True, False):
+            for call in calls:
+                for case in cases:
+                    gradients_agree(partial(mpc_loss, call), case, sharding, in_program=in_program)
+            args = (q, 2 * P[0], bounds)
+            gradients_agree(partial(qp_loss, solver), args, sharding, in_program=in_program)
 
 
 def one_of_many(number: int, count: int, port: int):
@@ -182,5 +275,10 @@ def one_of_many(number: int, count: int, port: int):
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    modes = {"devices": several_devices, "everything": everything_on_several_devices}
+    modes = {
+        "devices": several_devices,
+        "everything": everything_on_several_devices,
+        "gradients": gradients,
+        "all_gradients": all_gradients,
+    }
     modes.get(sys.argv[1], one_of_many)(*map(int, sys.argv[2:]))

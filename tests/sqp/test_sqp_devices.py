@@ -43,6 +43,14 @@ def test_devices_of_one_process(mode):
     succeeds(begin(mode, devices=device_script.DEVICES))
 
 
+@pytest.mark.parametrize(
+    "mode", ["gradients", pytest.param("all_gradients", marks=pytest.mark.slow)]
+)
+def test_gradients_on_devices(mode):
+    """Equal to those of one device, also where all instances add to them."""
+    succeeds(begin(mode, devices=device_script.DEVICES))
+
+
 @pytest.mark.slow
 def test_two_processes():
     port = str(free_port())
