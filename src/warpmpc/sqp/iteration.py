@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from warpmpc.kernels.tiles import LANES
 from warpmpc.qp.conditioning import QPData
@@ -88,8 +89,9 @@ class SQPIteration:
         assembly = programs.assembly
         self.matrices: QPMatrices = qp.matrices
         self._tol = settings.tolerances(programs.dtype)
-        hard = jnp.ones(programs.problem.n_cons, dtype=bool)
-        self._is_hard = hard.at[assembly.soft_rows].set(False)[None, :, None]
+        # Found on the host: every operation on the device would be a program of its own to compile.
+        hard = ~np.isin(np.arange(programs.problem.n_cons), assembly.soft_rows)
+        self._is_hard = jnp.asarray(hard[None, :, None])
 
     def begin(self, z: jax.Array, qp: QPState, unknown: jax.Array) -> Iterate:
         """The state before the first iteration; not finite instances do not take part.
