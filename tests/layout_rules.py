@@ -15,15 +15,15 @@ FOUNDATION = ("_checks", "_errors", "_types", "_version")
 ROOT = "__init__"  # the public names; whoever imports them imports every layer
 
 # Who may be imported from where.  A layer sees itself and everything to its left; systems are
-# problems with the settings to solve them.
+# problems with the settings to solve them; viz draws what all of them make, and is public in part.
 ALLOWED: dict[str, set[str]] = {
     **{layer: {*LAYERS[: i + 1], *FOUNDATION} for i, layer in enumerate(LAYERS)},
     **{module: set(FOUNDATION) for module in FOUNDATION},
     "systems": {"systems", "problem", "qp", "sqp", *FOUNDATION},
-    ROOT: {*LAYERS, "systems", *FOUNDATION},
+    "viz": {*LAYERS, "systems", "viz", *FOUNDATION},
+    ROOT: {*LAYERS, "systems", "viz", *FOUNDATION},
 }
 # The outermost modules see everything; apart from each other in this order, nobody sees them.
-ALLOWED["viz"] = {*ALLOWED, "viz"}
 ALLOWED["bench"] = {*ALLOWED, "bench"}
 ALLOWED["cli"] = {*ALLOWED, "cli"}
 

@@ -13,6 +13,7 @@ import warpmpc as wm
 PUBLIC = {
     "ADMMSettings",
     "CodegenError",
+    "Diagnosis",
     "FactorStatus",
     "LDLFactor",
     "LDLSettings",
@@ -42,7 +43,9 @@ PUBLIC = {
     "StepResult",
     "WarpMPCError",
     "__version__",
+    "diagnose",
     "from_jax",
+    "plot",
     "rollout",
 }
 

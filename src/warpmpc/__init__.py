@@ -8,6 +8,7 @@ The folder tree is the data path:
     kernels    Warp kernels and their JAX calls
     qp         linear systems and quadratic programs in batches
     sqp, sim, learn   nonlinear programs, closed loop, approximation by networks
+    viz        pictures; matplotlib is imported when one is drawn
 
 A layer imports only layers to its left.  Public names are those below.
 """
@@ -32,14 +33,18 @@ from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, RowClass, Status
 from warpmpc.sim.rollout import rollout
 from warpmpc.sim.types import Rollout
+from warpmpc.sqp.diagnose import diagnose
+from warpmpc.sqp.diagnosis import Diagnosis
 from warpmpc.sqp.settings import LineSearchSettings, SQPSettings
 from warpmpc.sqp.solver import MPCSolver
 from warpmpc.sqp.types import MPCStatus, MPCWarmStart, QPState, Solution, StepResult
+from warpmpc.viz.solution_figure import plot
 
 __all__ = [
     "OCP",
     "ADMMSettings",
     "CodegenError",
+    "Diagnosis",
     "FactorStatus",
     "LDLFactor",
     "LDLSettings",
@@ -68,6 +73,8 @@ __all__ = [
     "StepResult",
     "WarpMPCError",
     "__version__",
+    "diagnose",
     "from_jax",
+    "plot",
     "rollout",
 ]

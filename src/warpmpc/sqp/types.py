@@ -53,6 +53,7 @@ class TrajectoryLayout:
 
     def __init__(self, problem: MPCProblem):
         """Reads the names of a problem."""
+        self.problem = problem
         self.names, self.x_rows, self.u_rows = problem.names, problem.x_rows, problem.u_rows
 
     def rows(self, name: str) -> np.ndarray:
