@@ -1,8 +1,8 @@
 """Native text of soft rows in the ADMM loop, and what stands in its place without them.
 
 The text of the loop names what differs: `PROJECT(node, v, lo, hi)` is s of a row, `PROJECT_ITEM` the
-same inside a windowed sweep, `FETCH_SOFT` what the latter needs from memory, `NO_UPPER` and so on the
-parts of certificates.  Without soft rows these names are replaced by plain clips and comparisons.
+same inside a sweep by panels, which knows a_lo, b_lo, a_hi and b_hi, `NO_UPPER` and so on the parts of
+certificates.  Without soft rows these names are replaced by plain clips and comparisons.
 With soft rows they are macros, R has four more rows for each soft row behind its n rows (a and b of
 the lower, a and b of the upper side, see `qp.soft`; b is infinite where a side is hard), and
 `nodes[i].is_row` of a soft row is two more than its place among them.
@@ -12,24 +12,12 @@ _HARD = {
     "PROJECT(i, ": "CLIP(",
     "PROJECT(u, ": "CLIP(",
     "PROJECT_ITEM(": "CLIP(",
-    "FETCH_SOFT": "",
     "NO_UPPER": "hi > large",
     "NO_LOWER": "lo < -large",
     "STOPS_RISE": "hi < large",
     "STOPS_FALL": "lo > -large",
     "            PAY_SOFT\n": "",
 }
-
-# Of a windowed sweep: node u will need its coefficients.  A row that is not soft gives way by zero.
-_FETCH_ITEM = r"""    SCALAR a_lo = 0, b_lo = 0, a_hi = 0, b_hi = 0;                            \
-    if (sweep) {                                                              \
-        const int place = nodes[u].is_row - 2;                                \
-        if (place >= 0) {                                                     \
-            a_lo = SOFT(place, 0); b_lo = SOFT(place, 1);                     \
-            a_hi = SOFT(place, 2); b_hi = SOFT(place, 3);                     \
-        }                                                                     \
-    }                                                                         \
-"""
 
 _SETUP = r"""
 #define H (R + (Offset)n * 32)
@@ -77,7 +65,7 @@ auto part_of = [&](int node, int part, const SCALAR* R) -> Pack {
 def with_projection(text: str, *, soft: bool) -> str:
     """The text of the loop for problems with or without soft rows; `SETUP` comes first in it."""
     if soft:
-        return text.replace("FETCH_SOFT", _FETCH_ITEM).replace("SETUP", _SETUP + "SETUP")
+        return text.replace("SETUP", _SETUP + "SETUP")
     for name, plain in _HARD.items():
         text = text.replace(name, plain)
     return text

@@ -1,20 +1,93 @@
-"""Warp kernel of the rolled ADMM loop; see `staged_native`."""
+"""Warp kernels of the rolled engine: factorisation and ADMM loop by panels."""
 
 from functools import cache
 
 import warp as wp
 
-from warpmpc.kernels.ldl_kernels import LEAD, SCALARS
-from warpmpc.kernels.staged_native import rolled_admm_text
+from warpmpc.kernels.ldl_kernels import SCALARS
+from warpmpc.kernels.rolled_factor_native import panel_factor_text
+from warpmpc.kernels.rolled_native import panel_admm_text
 
 
 @cache
-def rolled_admm_kernel(dtype: str, scratch: int, soft: bool = False) -> wp.Kernel:
-    """Kernel of the ADMM loop by windowed sweeps.
+def panel_factor_kernel(dtype: str, warps: int, scratch: int, registers: int) -> wp.Kernel:
+    """Kernel that factorises the tiles marked in `todo`; other tiles keep their factors.
 
     Args:
         dtype: "float32" or "float64".
-        scratch: Numbers of shared memory per warp, from `window_scratch`.
+        warps: Per tile.
+        scratch: Numbers of shared memory per tile.
+        registers: Most registers per thread.
+    """
+    scalar = SCALARS[dtype]
+    real, table, index = wp.array3d(dtype=scalar), wp.array2d(dtype=int), wp.array1d(dtype=int)
+
+    @wp.func_native(panel_factor_text(dtype, warps))
+    def factor_problem(
+        K_in: real,
+        todo_in: index,
+        panels_in: table,
+        leaves_in: table,
+        sources_in: index,
+        working_in: table,
+        records_in: table,
+        begin_in: index,
+        n_L: int,
+        n_working: int,
+        scratch: wp.tile[scalar, scratch],
+        thread: int,
+        factor_io: real,
+    ): ...
+
+    @wp.kernel(module="unique", enable_backward=False, cuda_max_registers=registers)
+    def panel_factor(
+        # In:
+        K_in: real,
+        todo_in: index,
+        panels_in: table,
+        leaves_in: table,
+        sources_in: index,
+        working_in: table,
+        records_in: table,
+        begin_in: index,
+        n_L: wp.int32,
+        n_working: wp.int32,
+        # Out, or in and out:
+        factor_io: real,
+    ):
+        thread = wp.tid()
+        memory = wp.tile_empty(shape=scratch, dtype=scalar, storage="shared")
+        factor_problem(
+            K_in,
+            todo_in,
+            panels_in,
+            leaves_in,
+            sources_in,
+            working_in,
+            records_in,
+            begin_in,
+            n_L,
+            n_working,
+            memory,
+            thread,
+            factor_io,
+        )
+
+    return panel_factor
+
+
+@cache
+def panel_admm_kernel(
+    dtype: str, warps: int, lead: int, scratch: int, registers: int, soft: bool
+) -> wp.Kernel:
+    """Kernel of the ADMM loop with its termination check.
+
+    Args:
+        dtype: "float32" or "float64".
+        warps: That gather, per tile.
+        lead: Records that each of them has in flight.
+        scratch: Numbers of shared memory per tile.
+        registers: Most registers per thread.
         soft: Whether there are soft rows.
     """
     scalar = SCALARS[dtype]
@@ -25,7 +98,7 @@ def rolled_admm_kernel(dtype: str, scratch: int, soft: bool = False) -> wp.Kerne
         wp.array1d(dtype=int),
     )
 
-    @wp.func_native(rolled_admm_text(dtype, LEAD, soft=soft))
+    @wp.func_native(panel_admm_text(dtype, warps, lead, soft=soft))
     def iterate_problem(
         factor_in: real,
         K_in: real,
@@ -39,24 +112,21 @@ def rolled_admm_kernel(dtype: str, scratch: int, soft: bool = False) -> wp.Kerne
         terms_in: table,
         numbers_in: vector,
         begin_in: index,
-        forward_segments_in: table,
-        forward_items_in: table,
-        forward_rows_in: table,
-        forward_slots_in: table,
-        forward_brings_in: index,
-        backward_segments_in: table,
-        backward_items_in: table,
-        backward_rows_in: table,
-        backward_slots_in: table,
-        backward_brings_in: index,
-        n_L: wp.int32,
-        zero: wp.int32,
-        check_every: wp.int32,
-        span: wp.int32,
-        max_iter: wp.int32,
-        scaled: wp.int32,
+        forward_records_in: table,
+        forward_begin_in: index,
+        forward_triangles_in: table,
+        backward_records_in: table,
+        backward_begin_in: index,
+        backward_triangles_in: table,
+        n_L: int,
+        zero: int,
+        window_rows: int,
+        check_every: int,
+        span: int,
+        max_iter: int,
+        scaled: int,
         scratch: wp.tile[scalar, scratch],
-        thread: wp.int32,
+        thread: int,
         X_io: real,
         status_io: whole,
         iterations_io: whole,
@@ -65,9 +135,8 @@ def rolled_admm_kernel(dtype: str, scratch: int, soft: bool = False) -> wp.Kerne
         V_out: real,
     ): ...
 
-    # As many as leave room for the warps that shared memory admits.
-    @wp.kernel(module="unique", enable_backward=False, cuda_max_registers=128)
-    def rolled_admm(
+    @wp.kernel(module="unique", enable_backward=False, cuda_max_registers=registers)
+    def panel_admm(
         # In:
         factor_in: real,
         K_in: real,
@@ -81,18 +150,15 @@ def rolled_admm_kernel(dtype: str, scratch: int, soft: bool = False) -> wp.Kerne
         terms_in: table,
         numbers_in: vector,
         begin_in: index,
-        forward_segments_in: table,
-        forward_items_in: table,
-        forward_rows_in: table,
-        forward_slots_in: table,
-        forward_brings_in: index,
-        backward_segments_in: table,
-        backward_items_in: table,
-        backward_rows_in: table,
-        backward_slots_in: table,
-        backward_brings_in: index,
+        forward_records_in: table,
+        forward_begin_in: index,
+        forward_triangles_in: table,
+        backward_records_in: table,
+        backward_begin_in: index,
+        backward_triangles_in: table,
         n_L: wp.int32,
         zero: wp.int32,
+        window_rows: wp.int32,
         check_every: wp.int32,
         span: wp.int32,
         max_iter: wp.int32,
@@ -121,18 +187,15 @@ def rolled_admm_kernel(dtype: str, scratch: int, soft: bool = False) -> wp.Kerne
             terms_in,
             numbers_in,
             begin_in,
-            forward_segments_in,
-            forward_items_in,
-            forward_rows_in,
-            forward_slots_in,
-            forward_brings_in,
-            backward_segments_in,
-            backward_items_in,
-            backward_rows_in,
-            backward_slots_in,
-            backward_brings_in,
+            forward_records_in,
+            forward_begin_in,
+            forward_triangles_in,
+            backward_records_in,
+            backward_begin_in,
+            backward_triangles_in,
             n_L,
             zero,
+            window_rows,
             check_every,
             span,
             max_iter,
@@ -147,4 +210,4 @@ def rolled_admm_kernel(dtype: str, scratch: int, soft: bool = False) -> wp.Kerne
             V_out,
         )
 
-    return rolled_admm
+    return panel_admm

@@ -1,7 +1,7 @@
 """Native text of the kernels of a QP: threads, and the ADMM loop.
 
-The linear solves inside are either generated stages (`codegen.staged_text`) or the windowed sweeps
-of `ldl_window_native`; both end with the update of the ADMM iteration.
+The linear solves inside are either generated stages (`codegen.staged_text`) or the sweeps by panels
+of `rolled_native`; both end with the update of the ADMM iteration.
 
 One thread per problem on CUDA, whose warp may ask the L2 cache for the next stage ahead of time.  On
 the CPU one thread does a tile, a `Pack` is one number per problem, and what belongs to problems that
@@ -19,12 +19,6 @@ from warpmpc.codegen.staged_text import SideLayout
 from warpmpc.kernels.admm_check_native import CHECK, GATHER, GATHERED
 from warpmpc.kernels.admm_soft_native import with_projection
 from warpmpc.kernels.ldl_native import SCALARS
-from warpmpc.kernels.ldl_window_native import (
-    PLAIN_SETUP,
-    PLAIN_SWEEPS,
-    WINDOW_SETUP,
-    WINDOW_SWEEPS,
-)
 
 _PREAMBLE = r"""
 typedef long long Offset;
@@ -38,7 +32,7 @@ typedef SCALAR Pack;
 #define LANE(pack) (pack)
 #define MIN(a, b) fmin(a, b)
 #define MAX(a, b) fmax(a, b)
-const size_t tile = thread / (32 * SIDES);
+const size_t tile = thread / THREADS;
 const int lane = (int)(thread & 31);
 if (tile >= (size_t)PER_TILE.shape[0]) return;
 // A zero and a one that the compiler does not know.  With known ones it would merge stages and sweeps
@@ -70,8 +64,8 @@ typedef SCALAR Pack __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR)))
 #define MIN(a, b) ((b) < (a) ? (b) : (a))
 #define MAX(a, b) ((a) < (b) ? (b) : (a))
 const int lane = 0;
-const size_t tile = thread / (32 * SIDES);
-if (tile >= (size_t)PER_TILE.shape[0] || thread % (32 * SIDES)) return;
+const size_t tile = thread / THREADS;
+if (tile >= (size_t)PER_TILE.shape[0] || thread % THREADS) return;
 const Offset nothing = 0;
 #define FORGET
 #define ONCE 1
@@ -217,63 +211,20 @@ run(factor, factor + (Offset)n_L * 32, BASE(K_in), BASE(Q_in), BASE(U_in), BASE(
 )
 
 
-# One iteration by windowed sweeps: W holds the right-hand side of every node, then its solution.
-_WINDOW_MACROS = r"""
-#define SLOT(slot) ((slot) & 0xffff)
-#define IS_ROW(slot) ((slot) >> 16)
-#define FORWARD_START W
-#define BACKWARD_START W
-#define BEGIN_ITEM(u)                                                         \
-FETCH_SOFT    SCALAR x_old = 0, q_lo = 0, u_hi = 0, r = 0, s_old = 0;                   \
-    if (sweep) {                                                              \
-        x_old = AT(X, (Offset)(u)); q_lo = GET(Q, (Offset)(u));               \
-        u_hi = GET(U, (Offset)(u)); r = GET(R, (Offset)(u));                  \
-        if (first) s_old = GET(S, (Offset)(u));                               \
-    }
-#define END_ITEM(u, slot, acc, pivot)                                         \
-    if (!sweep) {                                                             \
-        AT(W, (Offset)(u)) = acc * pivot;                                     \
-    } else if (IS_ROW(slot)) {                                                \
-        const SCALAR s = first ? s_old : PROJECT_ITEM(x_old, q_lo, u_hi);             \
-        const SCALAR v_next = NEXT_V(x_old, s, r * acc);                      \
-        PUT(X, (Offset)(u), v_next);                                          \
-        AT(W, (Offset)(u)) = 2 * PROJECT_ITEM(v_next, q_lo, u_hi) - v_next;           \
-    } else {                                                                  \
-        const SCALAR x_next = OMEGA * acc + (1 - OMEGA) * x_old;              \
-        PUT(X, (Offset)(u), x_next);                                          \
-        AT(W, (Offset)(u)) = SIGMA * x_next - q_lo;                           \
-    }
-#define PLAIN_START_FORWARD(u) AT(W, u)
-#define PLAIN_START_BACKWARD(u) AT(W, u)
-#define PLAIN_END_FORWARD(u, acc, pivot) AT(W, u) = acc * pivot
-#define PLAIN_END_BACKWARD(u, slot, acc)                                      \
-    if (IS_ROW(slot)) {                                                       \
-        const Pack lo = GET(Q, u), hi = GET(U, u), v = AT(X, u);              \
-        const Pack s = first ? (Pack)GET(S, u) : (Pack)PROJECT(u, v, lo, hi);       \
-        const Pack v_next = NEXT_V(v, s, GET(R, u) * acc);                    \
-        PUT(X, u, v_next);                                                    \
-        AT(W, u) = 2 * PROJECT(u, v_next, lo, hi) - v_next;                         \
-    } else {                                                                  \
-        const Pack x_next = OMEGA * acc + (1 - OMEGA) * AT(X, u);             \
-        PUT(X, u, x_next);                                                    \
-        AT(W, u) = SIGMA * x_next - GET(Q, u);                                \
-    }
-"""
-_ON_DEVICE = "\n#if defined(__CUDA_ARCH__)\n{}\n#else\n{}\n#endif\n"
-# What a lane wrote may be copied by another one.
-_HAND_OVER = "__threadfence();\n__syncwarp();\n"
+ON_DEVICE = "\n#if defined(__CUDA_ARCH__)\n{}\n#else\n{}\n#endif\n"
 
 
-def _text(per_tile: str, body: str, dtype: str, **more: str | int) -> str:
+def kernel_text(per_tile: str, body: str, dtype: str, **more: str | int) -> str:
+    """A body behind the preamble; `THREADS` work on a tile."""
     defines = {**SCALARS[dtype], "INFINITE": "(SCALAR)1e20", "PER_TILE": per_tile, "SIDES": 1}
-    defines |= more
+    defines |= {"THREADS": "(32 * SIDES)"} | more
     head = "".join(f"#define {name} {value}\n" for name, value in defines.items())
     return head + _PREAMBLE + body
 
 
 def staged_factor_text(generated: str, dtype: str, layout: SideLayout) -> str:
     """Body of the factorisation kernel around the text of all stages."""
-    return _text("K_in", _FACTOR.replace("GENERATED", generated), dtype, **_sides(layout))
+    return kernel_text("K_in", _FACTOR.replace("GENERATED", generated), dtype, **_sides(layout))
 
 
 def _sides(layout: SideLayout) -> dict[str, int]:
@@ -283,23 +234,15 @@ def _sides(layout: SideLayout) -> dict[str, int]:
     return {"SIDES": 2, "SPLIT": layout.split, "MAILBOX": mailbox}
 
 
-def _admm_body(setup: str, generated: str, gather: str, *, soft: bool) -> str:
+def admm_body(setup: str, generated: str, gather: str, *, soft: bool) -> str:
+    """The ADMM loop around the text of one iteration."""
     body = with_projection(_ADMM, soft=soft).replace("SETUP", setup)
     return body.replace("GENERATED", generated).replace("GATHER_SIDES", gather)
 
 
 def staged_admm_text(generated: str, dtype: str, layout: SideLayout, *, soft: bool = False) -> str:
     """Body of the ADMM kernel around the text of one iteration."""
-    gather = _ON_DEVICE.format(GATHER, "") if layout.sides == 2 else ""
-    body = _admm_body("", generated, gather, soft=soft)
+    gather = ON_DEVICE.format(GATHER, "") if layout.sides == 2 else ""
+    body = admm_body("", generated, gather, soft=soft)
     # Lanes of two warps have to leave at once.
-    return _text("X_io", body, dtype, TOGETHER=int(layout.sides == 2), **_sides(layout))
-
-
-def rolled_admm_text(dtype: str, lead: int, *, soft: bool = False) -> str:
-    """Body of the ADMM kernel that solves by windowed sweeps, `lead` chunks in flight."""
-    macros = with_projection(_WINDOW_MACROS, soft=soft)
-    setup = macros + _ON_DEVICE.format(WINDOW_SETUP, PLAIN_SETUP)
-    sweeps = _ON_DEVICE.format(_HAND_OVER + WINDOW_SWEEPS, PLAIN_SWEEPS)
-    body = _admm_body(setup, sweeps, "", soft=soft)
-    return _text("X_io", body, dtype, TOGETHER=1, CHUNK=8, LEAD=lead)
+    return kernel_text("X_io", body, dtype, TOGETHER=int(layout.sides == 2), **_sides(layout))

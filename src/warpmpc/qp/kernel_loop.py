@@ -14,7 +14,6 @@ import jax
 import numpy as np
 
 from warpmpc._errors import PatternError, SettingsError
-from warpmpc.kernels.ldl_engine import SEGMENTS, window_fits
 from warpmpc.kernels.rolled_engine import RolledKernels
 from warpmpc.kernels.staged_engine import StagedKernels
 from warpmpc.kernels.staged_variants import StagedVariants
@@ -30,13 +29,11 @@ from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.program import Program
 from warpmpc.symbolic.safe_ordering import safe_amd
-from warpmpc.symbolic.schedule import build_schedule
 from warpmpc.symbolic.stage_program import (
     StageProgram,
     build_stage_program,
     build_two_sided_program,
 )
-from warpmpc.symbolic.window import build_window
 
 _LOG = logging.getLogger(__name__)
 # Straight-line code beyond this many multiply-adds takes too long to compile.
@@ -183,13 +180,9 @@ def sparse_loop(system: KKTSystem, settings: ADMMSettings) -> KernelLoop | None:
 
 
 def _rolled(program: Program, system: KKTSystem) -> RolledKernels | None:
-    elimination, n_vars = program.in_program_order(), system.kkt.n_vars
-    window = build_window(elimination, SEGMENTS)
-    if not window_fits(window, system.dtype):
-        return None
-    schedule = build_schedule(elimination, SEGMENTS, level_scheduling=True, unrolled=True)
     soft = _soft_nodes(program, system)
-    return RolledKernels(program, schedule, window, n_vars, system.dtype, soft)
+    kernels = RolledKernels(program, system.kkt.n_vars, system.dtype, soft)
+    return kernels if kernels.fits else None
 
 
 def _soft_nodes(program: Program, system: KKTSystem) -> list[int]:

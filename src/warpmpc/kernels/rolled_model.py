@@ -1,0 +1,115 @@
+"""How many warps share a tile in the rolled engine, and what they need of a multiprocessor.
+
+A sweep is a chain of short steps, so what counts is how many rows of the factor are in flight.
+With few tiles every multiprocessor has one or two of them, and many warps share each; with many
+it is better to have as many tiles at once as shared memory admits, with fewer warps each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warpmpc.kernels.ffi import multiprocessors, shared_memory_limit
+from warpmpc.kernels.ldl_engine import MAX_REGISTERS, REGISTER_FILE
+from warpmpc.kernels.rolled_factor_native import OWN_ROWS
+from warpmpc.kernels.rolled_native import MAILBOX
+from warpmpc.kernels.tiles import LANES
+from warpmpc.symbolic import panel_factor, panel_sweeps
+
+WARPS = (8, 4, 2, 1)
+FACTOR_WARPS = (16, 8)  # of a tile that is alone on its multiprocessor, and of others
+_MOST_TILES = 4  # on one multiprocessor; more would leave each too little shared memory
+_MOST_WARPS = 16  # that gather, on one multiprocessor
+_LEADS = (8, 4, 2)
+_LEAST_REGISTERS, _MOST_REGISTERS = 64, 128
+_ITEM = {"float32": 4, "float64": 8}
+_RESERVED = 1024  # bytes of shared memory that every block costs
+
+
+@dataclass(frozen=True)
+class RolledShape:
+    """How the kernels of the rolled engine are compiled and launched.
+
+    Attributes:
+        warps: That gather, per tile; the loop has one more for the triangles.
+        lead: Records that each of them has in flight.
+        factor_warps: Warps per tile of the factorisation.
+    """
+
+    warps: int
+    lead: int
+    factor_warps: int
+
+
+def tiles_at_once(tiles: int) -> int:
+    """Tiles that should share a multiprocessor."""
+    return min(-(-tiles // multiprocessors()), _MOST_TILES)
+
+
+def rolled_shape(n_slots: int, tiles: int, dtype: str) -> RolledShape | None:
+    """Shape for so many tiles; None if the window of so many slots does not fit.
+
+    Args:
+        n_slots: Of the window.
+        tiles: In all.
+        dtype: "float32" or "float64".
+    """
+    for wanted in range(tiles_at_once(tiles), 0, -1):
+        for warps in WARPS:
+            for lead in _LEADS:
+                few = warps * wanted <= _MOST_WARPS
+                if few and loop_bytes(n_slots, warps, lead, dtype) <= _share(wanted, warps + 1):
+                    alone = wanted == 1 and dtype == "float32"
+                    return RolledShape(warps, lead, FACTOR_WARPS[0 if alone else 1])
+    return None
+
+
+def loop_bytes(n_slots: int, warps: int, lead: int, dtype: str) -> int:
+    """Shared memory of one tile in the ADMM loop."""
+    line = LANES * _ITEM[dtype]
+    place = panel_sweeps.LINES * line + 4 * (panel_sweeps.RECORD - panel_sweeps.LINES)
+    triangle = panel_sweeps.TRIANGLE * line + 4 * panel_sweeps.PANEL
+    return window_rows(n_slots, warps) * line + 64 + warps * (lead + 1) * place + 2 * triangle
+
+
+def window_rows(n_slots: int, warps: int) -> int:
+    """Rows of shared memory for the window, where warps also leave what a check finds."""
+    return max(n_slots, warps * MAILBOX)
+
+
+def factor_bytes(n_working: int, dtype: str) -> int:
+    """Shared memory of one tile in the factorisation."""
+    return (n_working * panel_factor.COLUMNS + OWN_ROWS) * LANES * _ITEM[dtype]
+
+
+def factor_fits(n_working: int, dtype: str) -> bool:
+    """Whether one tile can be factorised by panels."""
+    return factor_bytes(n_working, dtype) <= _share(1, max(FACTOR_WARPS))
+
+
+def scratch_numbers(needed: int, warps: int, dtype: str) -> int:
+    """Numbers of shared memory for a block that needs so many bytes.
+
+    Rounded up to what as many blocks per multiprocessor can have, so that a handful of kernels
+    serves all patterns.
+    """
+    count = next((c for c in range(32, 0, -1) if _share(c, warps) >= needed), 1)
+    return max(_share(count, warps), needed) // 16 * 16 // _ITEM[dtype]
+
+
+def register_limit(warps: int, tiles: int) -> int:
+    """Registers per thread that let so many tiles run on one multiprocessor."""
+    fitting = REGISTER_FILE // (warps * LANES * tiles_at_once(tiles)) // 8 * 8
+    return min(max(fitting, _LEAST_REGISTERS), _MOST_REGISTERS)
+
+
+def factor_registers(warps: int, dtype: str) -> int:
+    """Registers per thread of the factorisation: two tiles of float32 run on one multiprocessor."""
+    most = _MOST_REGISTERS if dtype == "float32" else MAX_REGISTERS
+    return min(REGISTER_FILE // (warps * LANES), most)
+
+
+def _share(blocks: int, warps: int) -> int:
+    """Bytes for each of so many blocks of a multiprocessor; Warp takes 4 more per thread."""
+    whole = shared_memory_limit() + _RESERVED
+    return (whole // blocks - _RESERVED - 4 * LANES * warps) // 16 * 16
