@@ -19,7 +19,7 @@ from warpmpc.kernels.sharding import on_every_device
 from warpmpc.kernels.tiles import LANES, from_tiles, tile_count, to_tiles
 
 _LOG = logging.getLogger(__name__)
-# Of the free memory: the rest is for results, and for what the caller's program adds.
+# Of the memory that is free besides results: the rest is for what the caller's program adds.
 _SHARE = 0.75
 # Of a host's memory: other programs live there, too.
 _HOST_SHARE = 0.5
@@ -96,15 +96,21 @@ def _in_parts(function: Callable[..., Any], shared: Any, args: Any, part: int) -
     return jax.lax.fori_loop(0, -(-batch // part), step, whole)
 
 
-def part_size(batch: int, max_batch: int | None, bytes_per_instance: int) -> int:
+def part_size(
+    batch: int, max_batch: int | None, bytes_per_instance: int, bytes_per_result: int = 0
+) -> int:
     """Instances worked on at once: the batch, or parts of equal size that are whole tiles.
 
     Args:
         batch: Instances in all.
         max_batch: Most of them at once; None: as many as fit into the free memory.
         bytes_per_instance: Memory that one of them needs, for that case.
+        bytes_per_result: Memory of its results; those of all instances are kept.
     """
-    most = max_batch or int(_SHARE * free_memory() / max(bytes_per_instance, 1))
+    most = max_batch
+    if most is None:
+        room = _SHARE * (free_memory() - batch * bytes_per_result)
+        most = max(int(room / max(bytes_per_instance, 1)), 0)
     if batch <= most:
         return batch
     tiles = max(most // LANES, 1)

@@ -67,9 +67,9 @@ class KernelLoop:
         self._variants = variants
         self.lanes, self.program = LANES, kernels.program
         n, n_L = self.program.n_nodes, self.program.n_L
-        matrices = self.program.K_order.size + n_L + n
-        # Twice while rho changes; then the vectors of the loop.
-        self.values_per_instance = matrices * (2 if settings.adaptive_rho_every else 1) + 9 * n
+        # Factors twice while rho changes; then the vectors of the loop.
+        factors = (n_L + n) * (2 if settings.adaptive_rho_every else 1)
+        self.values_per_instance = self.program.K_order.size + factors + 8 * n
         self.values_per_instance += 4 * kernels.soft_nodes.size
 
     def run(

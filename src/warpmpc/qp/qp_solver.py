@@ -33,6 +33,7 @@ from warpmpc.qp.checks import (
     check_penalties,
     check_soft_rows,
     finite_vectors,
+    with_entries,
 )
 from warpmpc.qp.conditioning import Equilibration, QPData, ScaledQP, Scaling, row_factors
 from warpmpc.qp.engines import EngineRequest, build_loop, sensitivity_engine
@@ -106,7 +107,7 @@ class QPSolver:
                 "P is structurally unsymmetric; pass its upper triangle (scipy.sparse.triu) or the "
                 "full symmetric pattern."
             )
-        self.P_pattern, self._A = P_given, _with_entries(self.A_pattern)
+        self.P_pattern, self._A = P_given, with_entries(self.A_pattern)
         self._n_spare = self._A.n_rows - self.A_pattern.n_rows
         kkt = build_kkt(upper, self._A)
         self.n_vars, self.n_cons = kkt.n_vars, self.A_pattern.n_rows
@@ -123,7 +124,7 @@ class QPSolver:
         self.engine, self._loop = build_loop(engine, request)
         self._nominal = None if nominal is None else self._nominal_scaling(nominal)
         self._row_classes = check_classes(row_classes, self.n_cons, self._n_spare, soft)
-        self._run = jax.custom_jvp(self._on_batches(self.iterate, self.bytes_per_instance))
+        self._run = jax.custom_jvp(self._on_batches(self.iterate, self.values_per_instance))
         self._run.defjvp(self._iterate_jvp)
         self._solve = jax.jit(self._solve_batch)
 
@@ -149,24 +150,32 @@ class QPSolver:
         return self._matrices
 
     @property
-    def bytes_per_instance(self) -> int:
-        """Memory that one instance needs while it is solved, an estimate from above."""
+    def values_per_instance(self) -> int:
+        """Numbers in memory while one instance is solved, an estimate from above."""
         scaled = self._nominal is not None or self.settings.scaling > 0
-        return self._bytes(self._loop.values_per_instance, copies=2 if scaled else 1)
+        proximal = 0 if self._soft is None else 4 * self.n_cons
+        return self._loop.values_per_instance + proximal + (self._n_data if scaled else 0)
 
-    def _bytes(self, values: int, *, copies: int) -> int:
-        """Of so many numbers, copies of the data in tiles, and results."""
-        size = self.n_vars + self.n_cons
-        data = self.P_pattern.nnz + self.A_pattern.nnz + size + self.n_cons
-        soft = 8 * self.n_cons if self._soft else 0
-        return (values + copies * data + soft + 4 * size) * np.dtype(self.dtype).itemsize
+    @property
+    def bytes_per_instance(self) -> int:
+        """Memory of these numbers."""
+        return self.values_per_instance * np.dtype(self.dtype).itemsize
 
-    def _on_batches(
-        self, function: Callable[..., Any], bytes_per_instance: int
-    ) -> Callable[..., Any]:
+    @property
+    def _n_data(self) -> int:
+        """Numbers of one QP."""
+        soft = 0 if self._soft is None else 4 * self._soft.rows.size
+        return self.P_pattern.nnz + self.A_pattern.nnz + self.n_vars + 2 * self.n_cons + soft
+
+    def _on_batches(self, function: Callable[..., Any], values: int) -> Callable[..., Any]:
         """A function of tiles as one of batches, in parts that the memory holds."""
-        most = self.settings.max_batch
-        size = partial(part_size, max_batch=most, bytes_per_instance=bytes_per_instance)
+        item = np.dtype(self.dtype).itemsize
+        size = partial(
+            part_size,
+            max_batch=self.settings.max_batch,
+            bytes_per_instance=values * item,
+            bytes_per_result=self._n_data * item,  # of derivatives; solutions are smaller
+        )
         return on_batches(function, self.lanes, size)
 
     def _nominal_scaling(self, nominal: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Scaling:
@@ -212,7 +221,7 @@ class QPSolver:
     def _derivatives(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Forward and reverse mode on batches."""
         found = self.sensitivity
-        needed = self._bytes(found.values_per_instance, copies=3)
+        needed = found.values_per_instance + 3 * self._n_data
         return self._on_batches(found.forward, needed), self._on_batches(found.reverse, needed)
 
     @in_auto_axes
@@ -277,7 +286,7 @@ class QPSolver:
         return QPSolution(x, y, objective, status, iterations, primal, dual, QPWarmStart(x, s, y))
 
     def _with_spare(self, *arrays: jax.Array) -> list[jax.Array]:
-        """The data, and a start if there is one, with the free row of `_with_entries`."""
+        """The data, and a start if there is one, with the free row of `with_entries`."""
         P, q, A, lower, upper, *start = arrays
         one = jnp.ones((q.shape[0], 1), dtype=q.dtype)
         # What is unknown of a start stays unknown in all rows.
@@ -388,12 +397,3 @@ def _no_tangent(array: jax.Array) -> Any:
     if jnp.issubdtype(array.dtype, jnp.floating):
         return jnp.zeros_like(array)
     return np.zeros(array.shape, dtype=jax.dtypes.float0)
-
-
-def _with_entries(A: SparsePattern) -> SparsePattern:
-    """A; without any entry also a free row: XLA loses kernels beside arrays of size zero."""
-    if not A.n_cols:
-        raise PatternError("A QP needs at least one variable; P and A have no columns.")
-    if A.nnz:
-        return A
-    return SparsePattern.from_coo(np.array([A.n_rows]), np.array([0]), (A.n_rows + 1, A.n_cols))

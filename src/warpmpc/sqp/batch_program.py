@@ -24,7 +24,15 @@ from warpmpc.sqp.types import MPCWarmStart, QPState, Solution
 
 
 class Sensitivity(Protocol):
-    """The way back through a function of tiles."""
+    """The way back through a function of tiles.
+
+    `values_per_instance` counts the numbers that it keeps in memory at a time.
+    """
+
+    @property
+    def values_per_instance(self) -> int:
+        """See above; asked for when the first derivative is wanted."""
+        ...
 
     def keeps(self, solution: Solution) -> Any:
         """What the way back needs of the result, rows of instances."""
@@ -54,7 +62,8 @@ class BatchProgram:
         function: Callable[..., Any],
         sensitivity: Sensitivity,
         read: Callable[..., Solution],
-        part_size: Callable[[int], int],
+        part_size: Callable[[int, int], int],
+        values: Callable[[], int],
     ):
         """Nothing is compiled yet.
 
@@ -62,11 +71,19 @@ class BatchProgram:
             function: Of parameters and a start, in tiles.
             sensitivity: Its derivatives.
             read: Makes the solution from the function's results, as rows of instances.
-            part_size: How many instances of a batch are worked on at once.
+            part_size: How many instances of a batch are worked on at once if each of them needs
+                so many numbers.
+            values: Numbers that the function needs per instance.
         """
         self._sensitivity, self._read = sensitivity, read
-        self._forward = on_batches(_with_common(function), LANES, part_size)
-        self._reverse = on_batches(_with_common(sensitivity.reverse), LANES, part_size)
+        self._forward = on_batches(
+            _with_common(function), LANES, lambda batch: part_size(batch, values())
+        )
+        self._reverse = on_batches(
+            _with_common(sensitivity.reverse),
+            LANES,
+            lambda batch: part_size(batch, sensitivity.values_per_instance),
+        )
         self.compiled = jax.jit(self._single_solutions, donate_argnums=2)
         self._traced = jax.jit(self._solutions)
         self._compiled_back = jax.jit(self._cotangents)

@@ -330,11 +330,20 @@ def build_iteration(programs: StagePrograms, qp: QPSolver, settings: SQPSettings
         qp: Solver for the pattern of their QPs.
         settings: Of the iteration.
     """
-    reason = "fused is False" if settings.fused is False else obstacle(programs, qp, settings)
+    reason = _reason(programs, qp, settings)
     if reason is None:
         return FusedIteration(programs, qp, settings)
     _LOG.info("an SQP iteration is more than three launches because %s", reason)
     return SQPIteration(programs, qp, settings)
+
+
+def is_fused(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> bool:
+    """Whether `build_iteration` makes an iteration in three launches."""
+    return _reason(programs, qp, settings) is None
+
+
+def _reason(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> str | None:
+    return "fused is False" if settings.fused is False else obstacle(programs, qp, settings)
 
 
 def refuse_fused(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> None:

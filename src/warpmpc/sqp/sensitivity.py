@@ -22,6 +22,7 @@ from warpmpc.qp.conditioning import QPData
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.row_state import Point
 from warpmpc.sqp.iteration import regrouped
+from warpmpc.sqp.memory import reverse_values
 from warpmpc.sqp.parameters import Parameters
 from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import StagePrograms
@@ -45,6 +46,11 @@ class StepSensitivity:
         self._programs, self._qp = programs, qp
 
     takes = staticmethod(_float_bars)
+
+    @property
+    def values_per_instance(self) -> int:
+        """Numbers in memory while cotangents of one instance are computed."""
+        return reverse_values(self._programs, self._qp.sensitivity.values_per_instance)
 
     @staticmethod
     def keeps(solution: Solution) -> Arrays:
@@ -86,6 +92,11 @@ class SolveSensitivity:
     def keeps(solution: Solution) -> Arrays:
         """What the way back needs of the result."""
         return solution.z, solution.y, solution.status[..., None]
+
+    @property
+    def values_per_instance(self) -> int:
+        """Numbers in memory while cotangents of one instance are computed."""
+        return reverse_values(self._programs, self._exact[1].values_per_instance)
 
     @cached_property
     def _exact(self) -> tuple[StagePrograms, Sensitivity]:

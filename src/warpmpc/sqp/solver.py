@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -34,8 +33,9 @@ from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.sqp import torch_bridge
 from warpmpc.sqp.batch_program import BatchProgram, Sensitivity, is_sharded, release
 from warpmpc.sqp.checks import as_device, as_problem, check_engine, checked_settings
-from warpmpc.sqp.fused import build_iteration, refuse_fused
+from warpmpc.sqp.fused import build_iteration, is_fused, refuse_fused
 from warpmpc.sqp.iteration import Iterate, SQPIteration, final
+from warpmpc.sqp.memory import fused_values, result_values, unfused_values
 from warpmpc.sqp.parameters import ParameterPacker, Parameters, ParameterSplit, Params
 from warpmpc.sqp.sensitivity import SolveSensitivity, StepSensitivity
 from warpmpc.sqp.settings import SQPSettings
@@ -159,19 +159,22 @@ class MPCSolver:
     @property
     def bytes_per_instance(self) -> int:
         """Memory that one instance needs while it is solved, an estimate from above."""
-        at, problem = self.programs.assembly, self.problem
-        trial = (len(self.settings.line_search.ladder) + 1) * problem.n_vars
-        data = at.P_pattern.nnz + at.A_pattern.nnz + problem.n_vars + 2 * problem.n_cons
-        values = 2 * data + trial + problem.n_params + 6 * (problem.n_vars + 2 * problem.n_cons)
-        return self.qp.bytes_per_instance + values * np.dtype(self.dtype).itemsize
+        return self._values_per_instance() * np.dtype(self.dtype).itemsize
+
+    def _values_per_instance(self) -> int:
+        given = (self.programs, self.qp, self.settings)
+        return fused_values(*given) if is_fused(*given) else unfused_values(*given)
 
     def _program(self, function: Callable[..., Any], sensitivity: Sensitivity) -> BatchProgram:
-        size = partial(
-            part_size,
-            max_batch=self.qp.settings.max_batch,
-            bytes_per_instance=self.bytes_per_instance,
+        return BatchProgram(
+            function, sensitivity, self._read, self._part_size, self._values_per_instance
         )
-        return BatchProgram(function, sensitivity, self._read, size)
+
+    def _part_size(self, batch: int, values: int) -> int:
+        """How many instances are worked on at once if each of them needs so many numbers."""
+        item = np.dtype(self.dtype).itemsize
+        results = result_values(self.programs) * item
+        return part_size(batch, self.qp.settings.max_batch, values * item, results)
 
     def _iteration(self, split: ParameterSplit) -> SQPIteration:
         """The iteration for parameters of which some are common; one object per split."""
