@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import casadi as ca
 import jax
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import warpmpc as wm
 from diagnosis_cases import BATCH, TROUBLES, corridor, troubled
 from warpmpc.problem.evaluation import evaluate
+from warpmpc.sqp.diagnose_causes import endless_derivatives
 from warpmpc.sqp.types import TrajectoryLayout
 
 
@@ -171,3 +173,18 @@ def test_parameters_without_default_are_asked_for(solution):
     assert found.rows == ()
     assert found.failed.tolist() == sorted(TROUBLES)
     assert wm.diagnose(bare, x0, params).rows == wm.diagnose(solution, x0, params).rows
+
+
+def test_endless_derivative_is_named():
+    """A square root at zero: its value is finite, its slope is not."""
+    x, u = ca.SX.sym("x"), ca.SX.sym("u")
+    ocp = wm.OCP(x, u, horizon=3, dt=0.1)
+    ocp.set_dynamics(x_next=x + u)
+    ocp.add_cost(u**2)
+    ocp.add_cost(ca.sqrt(x), at=2)
+    problem = ocp.problem()
+    found = list(endless_derivatives(problem, np.zeros(problem.n_vars), np.zeros(problem.n_params)))
+    assert found == [(2, "cost")]
+    assert not list(
+        endless_derivatives(problem, np.ones(problem.n_vars), np.zeros(problem.n_params))
+    )

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 import warpmpc as wm
 from diagnosis_cases import BATCH, TROUBLES, corridor, troubled
-from warpmpc.sqp.diagnose import Batch
+from warpmpc.sqp.host_batch import HostBatch
 from warpmpc.sqp.types import History, MPCWarmStart, QPState, TrajectoryLayout
 from warpmpc.viz import style
 from warpmpc.viz.solution_figure import COLORS, panels_of
@@ -41,7 +41,7 @@ def solution():
 
 def test_panels_and_bounds(solution):
     x0, params = troubled()
-    panels = panels_of(Batch.of(solution[0], x0, params))
+    panels = panels_of(HostBatch.of(solution[0], x0, params))
     assert [panel.name for panel in panels] == ["place", "speed", "force"]
     place, speed, force = panels
     assert (place.lower == -2).all()

@@ -67,11 +67,16 @@ def source_state() -> tuple[str | None, bool | None]:
 
 
 def append_row(path: str | Path, row: Row) -> None:
-    """Adds one line to a JSONL file; refuses numbers that JSON does not have."""
+    """Adds one line to a JSONL file, as a whole; refuses numbers that JSON does not have."""
+    line = (json.dumps(row, allow_nan=False) + "\n").encode()
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, allow_nan=False) + "\n")
+    # One call of the system: neither Ctrl-C nor another process gets in between.
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        os.write(file, line)
+    finally:
+        os.close(file)
 
 
 def read_rows(path: str | Path) -> list[Row]:

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warpmpc._errors import SettingsError
+from warpmpc.cli.arguments import WRONG_RESULT, epilog
 from warpmpc.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -19,7 +20,15 @@ if TYPE_CHECKING:
     from warpmpc.bench.sweep import Sweep
 
 HELP: str = "measure rates, accuracy and memory on this machine"
-WRONG_RESULT = 1
+EPILOG: str = epilog("""\
+  warpmpc bench cartpole                          closed loops at batch sizes that suit the device
+  warpmpc bench cartpole --batch 1000,10000 --json rows.jsonl
+  warpmpc bench qp --dtype float32,float64 --no-baselines
+  warpmpc bench NAME --help                       options of one benchmark
+
+Every row is one line of JSON with machine, commit, settings, times and accuracy, appended as a
+whole when it is measured.  A row whose result is wrong is kept, but neither drawn nor summarised.
+""")
 
 
 class Benchmark(NamedTuple):
@@ -44,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, benchmark in BENCHMARKS.items():
-        one = names.add_parser(name, help=benchmark.help, description=benchmark.help)
+        one = names.add_parser(name, help=benchmark.help, description=benchmark.help, epilog=EPILOG)
         _add_shared(one, name, baselines=benchmark.baselines)
         benchmark.add_arguments(one)
 
@@ -52,8 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_shared(parser: argparse.ArgumentParser, name: str, *, baselines: bool) -> None:
     json_file, plot_file = f"{name}_bench.jsonl", f"{name}_bench.png"
     parser.add_argument("--batch", metavar="N,N,...", help="batch sizes (default: by device)")
-    parser.add_argument("--dtype", metavar="NAME,...", default="float32", help="float32, float64")
-    parser.add_argument("--repeats", metavar="N", type=int, default=5, help="timings per median")
+    parser.add_argument(
+        "--dtype", metavar="NAME,...", default="float32", help="float32 (default), float64"
+    )
+    parser.add_argument(
+        "--repeats", metavar="N", type=int, default=5, help="timings per median (default 5)"
+    )
     parser.add_argument("--cores", metavar="N", type=int, help="CPU cores to use (default: all)")
     if baselines:
         parser.add_argument(
@@ -63,7 +76,10 @@ def _add_shared(parser: argparse.ArgumentParser, name: str, *, baselines: bool) 
             help="also measure other solvers, where they are installed",
         )
     parser.add_argument(
-        "--json", metavar="FILE", default=json_file, help="append rows to this file"
+        "--json",
+        metavar="FILE",
+        default=json_file,
+        help=f"append rows to this file (default {json_file})",
     )
     parser.add_argument("--plot", metavar="FILE", help=f"PNG to write (default {plot_file})")
 
@@ -74,7 +90,9 @@ def _add_ldl(parser: argparse.ArgumentParser) -> None:
 
 def _add_qp(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engines", metavar="NAME,...", help="of QPSolver (default: all)")
-    parser.add_argument("--horizon", metavar="N", type=int, default=40, help="of the MPC (40)")
+    parser.add_argument(
+        "--horizon", metavar="N", type=int, default=40, help="of the MPC (default 40)"
+    )
     parser.add_argument(
         "--gradients",
         action=argparse.BooleanOptionalAction,
@@ -89,10 +107,14 @@ def _add_translate(parser: argparse.ArgumentParser) -> None:
         "--lengths",
         metavar="N,N,...",
         default="100,1000,10000,100000",
-        help="instructions of the CasADi functions",
+        help="instructions of the CasADi functions (default 100,1000,10000,100000)",
     )
     parser.add_argument(
-        "--patience", metavar="S", type=float, default=300, help="longest compilation in seconds"
+        "--patience",
+        metavar="S",
+        type=float,
+        default=300,
+        help="longest compilation in seconds (default 300)",
     )
 
 
@@ -105,7 +127,7 @@ def _add_mpc(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--horizon", metavar="N", type=int, help="of the MPC (default: published)")
     parser.add_argument(
-        "--sample", metavar="N", type=int, default=256, help="instances checked in float64 (256)"
+        "--sample", metavar="N", type=int, default=256, help="checked in float64 (default 256)"
     )
     parser.add_argument(
         "--cold", action="store_true", help="build kernels as on a new machine, without any cache"

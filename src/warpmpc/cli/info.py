@@ -7,12 +7,19 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from warpmpc._errors import SettingsError
+from warpmpc.cli.arguments import epilog
 from warpmpc.cli.environment import describe
 
 if TYPE_CHECKING:
     from warpmpc.viz import PatternAnalysis
 
 HELP: str = "versions, devices and what works; or the analysis of one benchmark pattern"
+EPILOG: str = epilog("""\
+  warpmpc info                                    versions, devices, what works and what does not
+  warpmpc info --json                             the same for a script
+  warpmpc info --pattern cartpole --ordering stage --figures figures
+                                                  sizes, fill and levels of a KKT matrix, drawn
+""")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,28 +1,41 @@
 """Entry point of `warpmpc`: parses the arguments and hands them to a subcommand.
 
-A subcommand is a module with `HELP`, `add_arguments` and `run`; add it to `COMMANDS`.  Modules
-import what they need inside `run`, so that `warpmpc --help` stays fast.
+A subcommand is a module with `HELP`, `EPILOG`, `add_arguments` and `run`; add it to `COMMANDS`.
+Modules import what they need inside `run`, so that `warpmpc --help` stays fast.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Protocol
 
 from warpmpc._errors import WarpMPCError
-from warpmpc.cli import bench, demo, info
+from warpmpc.cli import bench, demo, info, solve
+from warpmpc.cli.arguments import INTERRUPTED, USER_ERROR, Parser, epilog
 from warpmpc.cli.environment import version_of
 
-USER_ERROR = 2  # what argparse exits with, too
+EXAMPLES = """\
+  warpmpc info                    what works on this machine
+  warpmpc demo cartpole           compile, simulate, draw: cartpole_demo.gif
+  warpmpc solve pendulum          solve one batch and say what became of it
+  warpmpc bench cartpole          measure, check and draw
+  warpmpc COMMAND --help          options and examples of a command
+"""
 
 
 class Command(Protocol):
     """What a subcommand module provides."""
 
     HELP: str
+    EPILOG: str
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
@@ -36,41 +49,78 @@ class Command(Protocol):
 COMMANDS: dict[str, Command] = {
     "info": info,
     "demo": demo,
+    "solve": solve,
     "bench": bench,
 }
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all registered subcommands."""
-    parser = argparse.ArgumentParser(
-        prog="warpmpc", description="Batched model predictive control on the GPU."
+    parser = Parser(
+        prog="warpmpc",
+        description="Batched model predictive control on the GPU, and on the CPU where there is "
+        "none.",
+        epilog=epilog(EXAMPLES),
     )
     version = version_of("warpmpc") or "(source tree)"
     parser.add_argument("--version", action="version", version=f"warpmpc {version}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        command.add_arguments(
-            commands.add_parser(name, help=command.HELP, description=command.HELP)
+        one = commands.add_parser(
+            name, help=command.HELP, description=command.HELP, epilog=command.EPILOG
         )
+        command.add_arguments(one)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one subcommand; a mistake of the user is one line on stderr, not a traceback."""
     args = build_parser().parse_args(argv)
-    try:
-        code = COMMANDS[args.command].run(args)
-        sys.stdout.flush()
-    except WarpMPCError as error:
-        print(f"warpmpc {args.command}: {error}", file=sys.stderr)
-        return USER_ERROR
-    except BrokenPipeError:  # the reader (`| head`) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:  # a file that cannot be written or read
-        print(f"warpmpc {args.command}: {error}", file=sys.stderr)
-        return USER_ERROR
+    # Warp leaves a folder to the end of the process, which `python -W error` would complain about.
+    pattern = "Implicitly cleaning up <TemporaryDirectory '.*wp_pch_"
+    warnings.filterwarnings("ignore", message=pattern, category=ResourceWarning)
+    with _noticed_interrupts() as interrupted:
+        try:
+            code = COMMANDS[args.command].run(args)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            code = _interrupted(args.command)
+        except BrokenPipeError:  # the reader (`| head`) has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 0
+        except (WarpMPCError, OSError) as error:  # a mistake, or a file that cannot be used
+            print(f"warpmpc {args.command}: {error}", file=sys.stderr)
+            code = USER_ERROR
+        except Exception:
+            # Ctrl-C inside of a function that XLA calls arrives as an error of XLA.
+            if not interrupted.is_set():
+                raise
+            code = _interrupted(args.command)
     return code
+
+
+def _interrupted(command: str) -> int:
+    print(f"\nwarpmpc {command}: interrupted", file=sys.stderr)
+    return INTERRUPTED
+
+
+@contextmanager
+def _noticed_interrupts() -> Iterator[threading.Event]:
+    """Tells whether Ctrl-C was pressed, whatever became of the exception it raised."""
+    noticed = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield noticed  # signals belong to the main thread
+        return
+
+    def notice(number: int, frame: FrameType | None) -> None:
+        noticed.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, notice)
+    try:
+        yield noticed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,10 @@ import numpy as np
 from warpmpc._errors import ProblemError
 from warpmpc._types import ArrayLike
 from warpmpc.problem.evaluation import evaluate
-from warpmpc.sqp.diagnose import Batch, diagnose, variable_name
+from warpmpc.sqp.diagnose import diagnose
+from warpmpc.sqp.diagnose_causes import variable_name
 from warpmpc.sqp.diagnosis import Diagnosis
+from warpmpc.sqp.host_batch import HostBatch
 from warpmpc.sqp.parameters import Params
 from warpmpc.sqp.types import MPCStatus, Solution
 from warpmpc.viz import style
@@ -86,7 +88,7 @@ def plot(
     if instances < 1:
         raise ProblemError(f"instances must be at least 1, got {instances}.")
     diagnosis = diagnose(solution, x0, params, worst=WORST)
-    batch = Batch.of(solution, x0, params)
+    batch = HostBatch.of(solution, x0, params)
     panels = panels_of(batch)
     shown = _shown(batch, diagnosis, instances)
     extra = 1 if batch.solution.history is None else 2
@@ -117,7 +119,7 @@ def plot(
     return figure
 
 
-def panels_of(batch: Batch) -> list[Panel]:
+def panels_of(batch: HostBatch) -> list[Panel]:
     """States, then inputs; of problems that do not tell them, everything that has a name."""
     layout, problem = batch.solution.layout, batch.problem
     tables = {"x": layout.x_rows, "u": layout.u_rows}
@@ -137,7 +139,7 @@ def panels_of(batch: Batch) -> list[Panel]:
     return panels[:MOST_PANELS]
 
 
-def _simple_bounds(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+def _simple_bounds(batch: HostBatch) -> tuple[np.ndarray, np.ndarray]:
     """Bounds of variables that rows state directly, for the first instance; NaN: none.
 
     Such a row has the value of one variable wherever it is evaluated.
@@ -157,7 +159,7 @@ def _simple_bounds(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     return lower, upper
 
 
-def _shown(batch: Batch, diagnosis: Diagnosis, instances: int) -> np.ndarray:
+def _shown(batch: HostBatch, diagnosis: Diagnosis, instances: int) -> np.ndarray:
     """Instances to draw, those that failed last so that they lie on top."""
     rest = np.setdiff1d(np.arange(diagnosis.batch), diagnosis.failed)
     failed = diagnosis.failed[np.isin(diagnosis.failed, batch.worst_first()[:instances])]
@@ -179,7 +181,7 @@ def _titles(diagnosis: Diagnosis, shown: np.ndarray) -> tuple[str, str]:
 
 
 def _draw_panel(
-    axes: Axes, batch: Batch, panel: Panel, shown: np.ndarray, diagnosis: Diagnosis
+    axes: Axes, batch: HostBatch, panel: Panel, shown: np.ndarray, diagnosis: Diagnosis
 ) -> None:
     values = np.asarray(batch.solution.z)[:, panel.rows]
     alpha = float(np.clip(8 / max(shown.size, 1), 0.25, 0.9))
@@ -235,7 +237,7 @@ def _limits(values: np.ndarray, status: np.ndarray, panel: Panel) -> tuple[float
     return low - 0.16 * size, high + 0.08 * size  # room for a mark below
 
 
-def _draw_history(axes: Axes, batch: Batch, shown: np.ndarray) -> None:
+def _draw_history(axes: Axes, batch: HostBatch, shown: np.ndarray) -> None:
     """Residuals of the optimality conditions over the iterations."""
     assert batch.solution.history is not None
     residuals = np.asarray(batch.solution.history.kkt_residual)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from warpmpc._errors import WarpMPCError
+from warpmpc.viz.files import replaced
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,6 +42,15 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), facecolor="white")
+
+
+def instance_colors(count: int) -> np.ndarray:
+    """One colour per instance, from blue over violet to red, ``[count, 4]``."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    ends = ("#2b6cb8", "#6a55c4", "#b0479f", "#d9485f", "#ef8a3c")
+    colors = LinearSegmentedColormap.from_list("instances", ends)
+    return colors(np.linspace(0.0, 1.0, max(count, 1)))
 
 
 def stage_colors(n_stages: int) -> ListedColormap:
@@ -84,7 +94,7 @@ def panel_title(axes: Axes, text: str) -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Writes a PNG, and its folder if need be, and returns its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DPI)
+    """Writes a picture as a whole, and its folder if need be, and returns its path."""
+    with replaced(path) as partial:
+        figure.savefig(partial, dpi=DPI)
     return path

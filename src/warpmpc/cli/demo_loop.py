@@ -1,0 +1,40 @@
+"""What `warpmpc demo` prints about closed loops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from warpmpc.bench.loop_demo import LoopDemo
+
+
+def format_demo(loop: LoopDemo) -> str:
+    """The result as text."""
+    from warpmpc.bench.report import rate
+
+    problem, settings, metrics = loop.system.problem, loop.system.settings, loop.metrics
+    statuses = ", ".join(f"{share:.1%} {name}" for name, share in loop.statuses.items())
+    rows = {
+        "problem": f"{loop.system.n_x} states, {loop.system.n_u} inputs, horizon "
+        f"{problem.horizon}: {problem.n_vars} variables, {problem.n_cons} rows",
+        "solver": f"{settings.max_iter} SQP x {settings.qp_settings('float32').max_iter} ADMM "
+        f"iterations per solve, float32, engine {loop.engine}",
+        "compile": f"{loop.compile_s:.1f} s, with kernels found in the cache less",
+        "closed loop": f"{loop.steps} steps of {loop.system.control_dt:g} s for all in "
+        f"{loop.run_s:.2f} s: {rate(loop.solves_per_s).strip()} MPC problems/s, "
+        f"{rate(loop.iterations_per_s).strip()} SQP iterations/s",
+        "success": _success(loop),
+        "violations": f"{metrics['satisfied'].mean():.1%} keep all state constraints; worst "
+        f"violation {metrics['violation'].max():.2g}, worst input excess "
+        f"{metrics['input_excess'].max():.2g}",
+        "solves": statuses,
+        "verdict": "as it should be" if loop.correct else "WRONG RESULT",
+    }
+    title = f"{loop.options.batch} x {loop.options.name} in closed loop on {loop.device}"
+    return "\n".join([title, *(f"  {name:<13}{text}" for name, text in rows.items())])
+
+
+def _success(loop: LoopDemo) -> str:
+    success = loop.metrics["success"]
+    text = f"{success.mean():.1%} reach the goal ({int(success.sum())} of {success.size})"
+    return text if loop.whole else f"{text}; a full loop has {loop.system.steps} steps"
