@@ -115,6 +115,8 @@ class TestOptimality:
         own = limited.solve(x0, params)
         nominal = (np.asarray(own.z[0]), np.asarray(limited.pack(x0, params)[0]))
         once = MPCSolver(arm(6, hard=True), None, "float64", "sparse", nominal=nominal)
+        # Its programs are compiled once: with the first solve, for the parameters of that.
+        assert "_linearize" not in vars(once.programs)
         solution = once.solve(x0, params)
         check(once, solution, np.asarray(once.pack(x0, params)))
         np.testing.assert_allclose(solution.z, own.z, rtol=0, atol=1e-4)

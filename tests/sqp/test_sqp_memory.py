@@ -50,10 +50,11 @@ def reserved(program, *args):
     return program.lower(*args).compile().memory_analysis()
 
 
-def values_of_solves(problem, settings, dtype):
-    """Numbers per instance that are reserved: the batch as a whole, or the worse of its parts."""
+def values_of_solves(problem, settings, dtype, *, parts):
+    """Numbers per instance that are reserved: by the whole batch; by parts of it, if worse."""
     item, found = np.dtype(dtype).itemsize, []
-    for some, size in ((settings, BATCH), (in_parts(settings, dtype), PART)):
+    cases = ((settings, BATCH), (in_parts(settings, dtype), PART))
+    for some, size in cases if parts else cases[:1]:
         solver = MPCSolver(problem, some, dtype, "staged")
         memory = reserved(solver._solve.compiled, *arguments(solver, BATCH))
         # Results of all parts take the place of arguments in the end.
@@ -64,18 +65,21 @@ def values_of_solves(problem, settings, dtype):
     return max(found)
 
 
-def check_solves(problem, settings, dtype):
+def check_solves(problem, settings, dtype, *, parts=True):
     solver = MPCSolver(problem, settings, dtype, "staged")
     counted = solver.bytes_per_instance / np.dtype(dtype).itemsize
-    needed = values_of_solves(problem, settings, dtype)
+    needed = values_of_solves(problem, settings, dtype, parts=parts)
     assert needed <= counted <= MOST * needed, (counted, needed)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [c if c in ("fused", "unfused") else pytest.param(c, marks=pytest.mark.slow) for c in ARMS],
-)
-def test_solves(case):
+@pytest.mark.parametrize("case", ["fused", "unfused"])
+def test_whole_batches(case):
+    check_solves(arm(), ARMS[case], "float64", parts=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ARMS)
+def test_parts(case):
     check_solves(arm(), ARMS[case], "float64")
 
 

@@ -21,7 +21,6 @@ from jax.sharding import NamedSharding
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
 from warpmpc.kernels.sharding import check_divisible, everywhere, in_auto_axes
-from warpmpc.kernels.tiles import LANES
 from warpmpc.kernels.tuning import Measured
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp import OCP
@@ -43,6 +42,7 @@ from warpmpc.sqp.stage_programs import StagePrograms
 from warpmpc.sqp.types import History, MPCWarmStart, QPState, Solution, TrajectoryLayout
 from warpmpc.sqp.warm_start import Guess, Shift
 from warpmpc.symbolic.hessian import HessianRule
+from warpmpc.symbolic.host_qp import host_qp
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.symbolic.weak import weak_variables
 
@@ -147,14 +147,9 @@ class MPCSolver:
                 f"nominal needs z ({sizes[0]}) and the whole parameter vector ({sizes[1]}) of one "
                 "instance, all finite."
             )
-        z, params = (jnp.asarray(array) for array in arrays)
-        y = jnp.zeros(self.problem.n_cons, dtype=self.dtype)
-        z, params, y = (
-            jnp.broadcast_to(a[None, :, None], (1, a.size, LANES)) for a in (z, params, y)
-        )
-        data = self.programs.linearize(z, params, y)
-        P, q, A = (np.asarray(a[0, :, 0]) for a in (data.P, data.q, data.A))
-        return P, q, A
+        # On the host: kernels would be built for this point alone.
+        found = host_qp(self.programs.assembly, *arrays)
+        return found.P, found.q, found.A
 
     @property
     def bytes_per_instance(self) -> int:
