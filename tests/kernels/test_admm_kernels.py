@@ -21,13 +21,11 @@ from warpmpc.symbolic.kkt import KKTPattern, build_kkt
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.symbolic.program import Program
-from warpmpc.symbolic.schedule import build_schedule
 from warpmpc.symbolic.stage_program import (
     StageProgram,
     build_stage_program,
     build_two_sided_program,
 )
-from warpmpc.symbolic.window import build_window
 from warpmpc.systems import patterns
 
 SYSTEMS = {
@@ -167,10 +165,8 @@ def kernels(name: str, code: str, dtype: str, soft: bool = False):
     if code == "sparse":
         elimination = eliminate(kkt.K_pattern, order(kkt.K_pattern, "amd"))
         program = Program(elimination, np.arange(kkt.K_pattern.nnz))
-    elimination = program.in_program_order()
-    schedule = build_schedule(elimination, 16, level_scheduling=True, unrolled=True)
-    window, nodes = build_window(elimination, 16), np.flatnonzero(np.isin(program.node_order, rows))
-    return RolledKernels(program, schedule, window, kkt.n_vars, dtype, nodes.tolist())
+    nodes = np.flatnonzero(np.isin(program.node_order, rows))
+    return RolledKernels(program, kkt.n_vars, dtype, nodes.tolist())
 
 
 def tiles(array: np.ndarray, dtype: str) -> jax.Array:

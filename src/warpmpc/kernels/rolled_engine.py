@@ -116,7 +116,7 @@ class RolledKernels:
             shape.warps,
             shape.lead,
             scratch_numbers(needed, warps, self.dtype),
-            register_limit(warps, tiles),
+            register_limit(needed, warps, tiles),
             self.soft_nodes.size > 0,
         )
         inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)

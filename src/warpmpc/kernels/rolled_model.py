@@ -22,6 +22,7 @@ _MOST_TILES = 4  # on one multiprocessor; more would leave each too little share
 _MOST_WARPS = 16  # that gather, on one multiprocessor
 _LEADS = (8, 4, 2)
 _LEAST_REGISTERS, _MOST_REGISTERS = 64, 128
+_BLOCKS = (8, 4, 3, 2, 1)  # that may share a multiprocessor
 _ITEM = {"float32": 4, "float64": 8}
 _RESERVED = 1024  # bytes of shared memory that every block costs
 
@@ -93,13 +94,19 @@ def scratch_numbers(needed: int, warps: int, dtype: str) -> int:
     Rounded up to what as many blocks per multiprocessor can have, so that a handful of kernels
     serves all patterns.
     """
-    count = next((c for c in range(32, 0, -1) if _share(c, warps) >= needed), 1)
-    return max(_share(count, warps), needed) // 16 * 16 // _ITEM[dtype]
+    return max(_share(_blocks(needed, warps), warps), needed) // 16 * 16 // _ITEM[dtype]
 
 
-def register_limit(warps: int, tiles: int) -> int:
-    """Registers per thread that let so many tiles run on one multiprocessor."""
-    fitting = REGISTER_FILE // (warps * LANES * tiles_at_once(tiles)) // 8 * 8
+def register_limit(needed: int, warps: int, tiles: int) -> int:
+    """Registers per thread that let as many tiles run on a multiprocessor as shared memory admits.
+
+    Args:
+        needed: Bytes of shared memory per tile.
+        warps: Per tile.
+        tiles: In all.
+    """
+    blocks = min(-(-tiles // multiprocessors()), _blocks(needed, warps))
+    fitting = REGISTER_FILE // (warps * LANES * blocks) // 8 * 8
     return min(max(fitting, _LEAST_REGISTERS), _MOST_REGISTERS)
 
 
@@ -107,6 +114,11 @@ def factor_registers(warps: int, dtype: str) -> int:
     """Registers per thread of the factorisation: two tiles of float32 run on one multiprocessor."""
     most = _MOST_REGISTERS if dtype == "float32" else MAX_REGISTERS
     return min(REGISTER_FILE // (warps * LANES), most)
+
+
+def _blocks(needed: int, warps: int) -> int:
+    """Blocks that share a multiprocessor, at least one."""
+    return next((count for count in _BLOCKS if _share(count, warps) >= needed), 1)
 
 
 def _share(blocks: int, warps: int) -> int:

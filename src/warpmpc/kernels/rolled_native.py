@@ -216,7 +216,8 @@ for (int sweep = 0; sweep < 2; ++sweep) {
                 if (begun) acc = VALUE(0);
                 if (what[0] & FROM_SLOT) acc = AT(window, what[2]);
                 if (!(what[0] & FINISH))
-                    for (int v = begun; v < what[3]; ++v) acc -= VALUE(v) * AT(window, slots[v]);
+                    for (int v = begun; v < what[3]; ++v)
+                        acc -= GET(L, (Offset)record[v]) * AT(window, slots[v]);
                 if (what[0] & TO_SLOT) AT(window, what[2]) = acc;
                 met[w] += what[0] / SYNC;
                 if (!(what[0] & FINISH)) continue;
