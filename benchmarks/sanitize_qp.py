@@ -1,7 +1,7 @@
 """A small case of every kernel of the QP loops, to be run under NVIDIA's compute-sanitizer.
 
-    compute-sanitizer --tool memcheck --error-exitcode 1 python benchmarks/sanitize_qp.py
-    compute-sanitizer --tool racecheck --error-exitcode 1 python benchmarks/sanitize_qp.py
+    JAX_PLATFORMS=cpu compute-sanitizer --tool memcheck --error-exitcode 1 python benchmarks/sanitize_qp.py
+    JAX_PLATFORMS=cpu compute-sanitizer --tool racecheck --error-exitcode 1 python benchmarks/sanitize_qp.py
 
 Launches the kernels through Warp alone, so that the tools watch nothing else, and checks the
 iterates, so that a clean report is one of a run that did the work.  Without CUDA: on the CPU.
@@ -10,21 +10,19 @@ iterates, so that a clean report is one of a run that did the work.  Without CUD
 import numpy as np
 import warp as wp
 
-from warpmpc.codegen.staged_text import factor_text, iteration_text
-from warpmpc.kernels.ldl_engine import LaunchShape, factor_tables
-from warpmpc.kernels.ldl_kernels import factor_kernel, window_scratch
-from warpmpc.kernels.rolled_engine import rolled_window_tables
-from warpmpc.kernels.rolled_kernels import rolled_admm_kernel
+from warpmpc.codegen.staged_text import factor_text, iteration_text, side_layout
+from warpmpc.kernels.rolled_kernels import panel_admm_kernel, panel_factor_kernel
+from warpmpc.kernels.rolled_model import factor_bytes, loop_bytes, scratch_numbers, window_rows
 from warpmpc.kernels.staged_kernels import staged_admm_kernel, staged_factor_kernel
 from warpmpc.symbolic.kkt import build_kkt
+from warpmpc.symbolic.panel_factor import deal_factor, panel_factor
+from warpmpc.symbolic.panel_sweeps import PanelNodes, deal, panel_items
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.symbolic.program import product_terms
-from warpmpc.symbolic.schedule import build_schedule
 from warpmpc.symbolic.stage_program import build_stage_program
-from warpmpc.symbolic.window import build_window
 from warpmpc.systems.patterns import cartpole
 
-TILES, ITERATIONS, CHECK_EVERY = 2, 6, 3
+TILES, ITERATIONS, CHECK_EVERY, LEAD = 2, 6, 3, 2
 SIGMA, OMEGA, RHO = 1e-6, 1.6, 0.1
 TOLERANCE = {"float32": 2e-4, "float64": 1e-11}
 
@@ -63,7 +61,7 @@ class Case:
         arrays = [K, self.lower, self.upper, np.full(shape, 1 / RHO), np.zeros(shape)]
         ones = [np.ones(shape), np.ones((TILES, 1, 32))]
         tables = [wp.array(table) for table in self.tables]
-        numbers = self.real(np.array([SIGMA, OMEGA, 1e-9, 0, 1e-9, 1e-9]))
+        numbers = self.real(np.array([SIGMA, OMEGA, 1e-9, 0, 1e-9, 1e-9, 1 / RHO, 1 / RHO]))
         begin = wp.array(np.zeros(1, dtype=np.int32))
         return [factor, *(self.real(a) for a in (*arrays, *ones)), *tables, numbers, begin]
 
@@ -102,38 +100,42 @@ def unrolled(case: Case, *, prefetch: int) -> float:
     factor = case.empty(TILES, program.n_L + program.n_nodes, 32)
     inputs = case.inputs(factor)
     everything = wp.array(np.ones(TILES, dtype=np.int32))
-    kernel = staged_factor_kernel(factor_text(program), case.dtype, 128)
+    layout = side_layout(program)
+    kernel = staged_factor_kernel(factor_text(program), case.dtype, 128, layout)
     static = [inputs[1], everything, program.n_L, prefetch]
     wp.launch(kernel, threads, inputs=static, outputs=[factor], block_dim=64)
-    kernel = staged_admm_kernel(iteration_text(program), case.dtype, 128)
+    kernel = staged_admm_kernel(iteration_text(program), case.dtype, 128, layout)
     outputs, limits = case.outputs(), [CHECK_EVERY, ITERATIONS, ITERATIONS, 1]
     inputs += [program.n_L, prefetch, *limits]
     wp.launch(kernel, threads, inputs=inputs, outputs=outputs, block_dim=64)
     return case.error(outputs[0].numpy())
 
 
-def rolled(case: Case) -> float:
-    """Error of the windowed sweeps."""
-    program, shape = case.program, LaunchShape(4)
+def rolled(case: Case, warps: int) -> float:
+    """Error of factorisation and sweeps by panels, so many warps per tile."""
+    program = case.program
     elimination = program.in_program_order()
-    schedule = build_schedule(elimination, 16, level_scheduling=True, unrolled=True)
-    window = build_window(elimination, 16)
+    plan, sweeps = panel_factor(elimination), panel_items(elimination)
     factor = case.empty(TILES, program.n_L + program.n_nodes, 32)
     inputs = case.inputs(factor)
-    tables = [wp.array(np.ascontiguousarray(t, dtype=np.int32)) for t in factor_tables(schedule)]
+    tables = [plan.panels, plan.leaves, plan.sources, plan.working, *deal_factor(plan, warps)]
     everything = wp.array(np.ones(TILES, dtype=np.int32))
-    scale = case.real(np.ones(case.values.size))
-    threads, block = shape.threads(TILES, tiled=True)
-    kernel = factor_kernel(case.dtype, tiled=True, registers=64)
-    static = [inputs[1], everything, scale, *tables, shape.warps]
-    wp.launch(kernel, threads, inputs=static, outputs=[factor], block_dim=block)
-    scratch = window_scratch(window.n_slots, case.dtype, 227 * 1024)
-    assert scratch is not None
-    streams = [wp.array(t) for t in rolled_window_tables(window, case.is_row)]
+    scratch = scratch_numbers(factor_bytes(plan.n_slots, case.dtype), warps, case.dtype)
+    kernel = panel_factor_kernel(case.dtype, warps, scratch, 128)
+    static = [inputs[1], everything, *(wp.array(t) for t in tables), program.n_L, plan.n_slots]
+    threads = 32 * warps
+    wp.launch(kernel, TILES * threads, inputs=static, outputs=[factor], block_dim=threads)
+    nodes = PanelNodes(program.n_L, case.is_row, np.full(case.n, -1))
+    dealt = [deal(sweep, nodes, warps) for sweep in sweeps]
+    streams = [wp.array(t) for one in dealt for t in (one.records, one.begin, one.triangles)]
     outputs, limits = case.outputs(), [CHECK_EVERY, ITERATIONS, ITERATIONS, 1]
-    inputs += [*streams, program.n_L, window.zero, *limits]
-    kernel = rolled_admm_kernel(case.dtype, scratch)
-    wp.launch(kernel, TILES * 32, inputs=inputs, outputs=outputs, block_dim=32)
+    zero = sweeps[0].zero
+    inputs += [*streams, program.n_L, zero, window_rows(zero + 2, warps), *limits]
+    needed = loop_bytes(zero + 2, warps, LEAD, case.dtype)
+    scratch = scratch_numbers(needed, warps + 1, case.dtype)
+    kernel = panel_admm_kernel(case.dtype, warps, LEAD, scratch, 128, soft=False)
+    threads = 32 * (warps + 1)
+    wp.launch(kernel, TILES * threads, inputs=inputs, outputs=outputs, block_dim=threads)
     return case.error(outputs[0].numpy())
 
 
@@ -142,7 +144,7 @@ def main() -> None:
     for dtype, tolerance in TOLERANCE.items():
         case = Case(dtype)
         found = {f"unrolled, prefetch {p}": unrolled(case, prefetch=p) for p in (0, 1)}
-        found["rolled"] = rolled(case)
+        found |= {f"rolled, {warps} warps": rolled(case, warps) for warps in (1, 8)}
         for name, error in found.items():
             print(f"{dtype}, {name}: relative error {error:.1e}")  # noqa: T201
             assert error < tolerance

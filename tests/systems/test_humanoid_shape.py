@@ -17,6 +17,7 @@ from warpmpc.codegen.chunks import plan_chunks
 from warpmpc.codegen.emit_native import CHUNK_LENGTH
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.kernels.rolled_engine import RolledKernels
+from warpmpc.kernels.rolled_factor import PanelLDL
 from warpmpc.kernels.stage_kernels import StageCase, StageKernels
 from warpmpc.kernels.tiles import from_tiles, to_tiles
 from warpmpc.problem.evaluation import initial_guess
@@ -161,7 +162,7 @@ def test_too_few_nodes():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rolled_loop_on_a_qp_of_this_shape(dtype):
-    """By tables, with the working vector in shared memory; the QP is CasADi's."""
+    """By tables, with working rows and live values in shared memory; the QP is CasADi's."""
     short = humanoid_shape.build(8)
     qp = quadratic_program(short, *humanoid_shape.nominal(short))
     wanted, _ = admm(qp, EXACT)
@@ -170,6 +171,7 @@ def test_rolled_loop_on_a_qp_of_this_shape(dtype):
     solver = QPSolver(upper, qp.A, EXACT, dtype, engine="staged", stages=stages)
     kernels = solver.loop._kernels
     assert isinstance(kernels, RolledKernels)
+    assert isinstance(kernels._ldl, PanelLDL)
     arrays = (upper.data, qp.q, qp.A.data, qp.lower, qp.upper)
     found = solver.solve(*(jnp.asarray(a, dtype=dtype) for a in arrays))
     error = ACCURATE if dtype == "float64" else CLOSE * np.abs(wanted).max()
