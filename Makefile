@@ -15,14 +15,13 @@ BIN := $(VENV)/bin
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1 \t/' | expand -t 16
 
-demo: $(VENV)/.viz ## set up, then solve a batch of MPC problems and one of KKT systems, and draw both
-	$(BIN)/warpmpc demo qp
-	$(BIN)/warpmpc demo ldl
+demo: $(VENV)/.viz ## set up, then swing up a batch of cartpoles in closed loop, and draw them
+	$(BIN)/warpmpc demo cartpole
 
-test: check ## set up, then check format, lint, types, and run the tests but those marked slow
+test: check docs ## set up, check format, lint, types and documentation, run the tests but the slow ones
 	$(BIN)/pytest -n 2 -m 'not slow'
 
-all: check ## the same with the tests marked slow
+all: check docs ## the same with the tests marked slow
 	$(BIN)/pytest -n 2
 
 check: $(VENV)/.test ## format, lint and types only
@@ -35,7 +34,7 @@ format: $(VENV)/.test ## format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.docs ## build the documentation into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist site figures .pytest_cache .ruff_cache .hypothesis

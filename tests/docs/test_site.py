@@ -1,0 +1,60 @@
+"""The site is whole: every page is in its navigation, every public name in its reference."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+import warpmpc as wm
+from warpmpc.cli.main import build_parser
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md"))
+FIGURES = sorted(path.name for path in (ROOT / "docs" / "figures").glob("*.[ps][nv]g"))
+LARGEST = 400_000  # bytes
+# Other names of something that is in the reference, and what needs no explanation.
+NOT_LISTED = {"StepResult", "__version__"}
+
+
+def in_navigation(entry) -> list[str]:
+    if isinstance(entry, str):
+        return [entry]
+    children = entry.values() if isinstance(entry, dict) else entry
+    return [page for child in children for page in in_navigation(child)]
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    assert sorted(in_navigation(navigation)) == PAGES
+
+
+def test_every_public_name_is_in_the_reference_once():
+    text = "\n".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
+    listed = re.findall(r"^::: warpmpc\.(\w+)$", text, flags=re.MULTILINE)
+    assert sorted(listed) == sorted(set(wm.__all__) - NOT_LISTED)
+
+
+def test_there_are_figures():
+    assert {"hero.png", "pattern.svg", "stage_loop.svg", "tiles.svg"} <= set(FIGURES)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_small_and_shown(name):
+    assert (ROOT / "docs" / "figures" / name).stat().st_size < LARGEST
+    texts = [path.read_text() for path in ROOT.glob("docs/*.md")]
+    assert any(f"figures/{name}" in text for text in texts)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_on_pages_parse(page):
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    for line in lines:
+        words = line.partition("#")[0].split()
+        if words[:1] == ["warpmpc"]:
+            build_parser().parse_args(words[1:])
+        elif words[:1] == ["python"]:
+            assert (ROOT / words[1]).exists()
