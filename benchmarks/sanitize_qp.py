@@ -1,7 +1,8 @@
 """A small case of every kernel of the QP loops, to be run under NVIDIA's compute-sanitizer.
 
-    JAX_PLATFORMS=cpu compute-sanitizer --tool memcheck --error-exitcode 1 python benchmarks/sanitize_qp.py
-    JAX_PLATFORMS=cpu compute-sanitizer --tool racecheck --error-exitcode 1 python benchmarks/sanitize_qp.py
+    export JAX_PLATFORMS=cpu
+    compute-sanitizer --tool memcheck --error-exitcode 1 python benchmarks/sanitize_qp.py
+    compute-sanitizer --tool racecheck --error-exitcode 1 python benchmarks/sanitize_qp.py
 
 Launches the kernels through Warp alone, so that the tools watch nothing else, and checks the
 iterates, so that a clean report is one of a run that did the work.  Without CUDA: on the CPU.
