@@ -7,15 +7,17 @@ Modules import what they need inside `run`, so that `warpmpc --help` stays fast.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from warpmpc._errors import WarpMPCError
 from warpmpc.cli import bench, demo, info, solve
@@ -96,7 +98,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not interrupted.is_set():
                 raise
             code = _interrupted(args.command)
+    if code == INTERRUPTED and argv is None:
+        _leave(code)
     return code
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process while kernels may still run; a regular end would pull the ground from them.
+
+    Only where this module was started as a program.
+    """
+    for found in gc.get_objects():
+        if isinstance(found, tempfile.TemporaryDirectory):
+            with suppress(OSError):
+                found.cleanup()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _interrupted(command: str) -> int:

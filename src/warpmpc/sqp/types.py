@@ -42,7 +42,7 @@ class QPState:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class MPCWarmStart:
-    """Where a solve starts: a trajectory, and the state of its QPs."""
+    """Where a solve starts: a trajectory z, and the state of its QPs in qp."""
 
     z: jax.Array
     qp: QPState
