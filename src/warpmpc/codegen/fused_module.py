@@ -75,7 +75,7 @@ BODY = r"""
 @wp.func_native(BODY)
 def run_{name}(
     {inputs},
-    thread: wp.int32,
+    {scratch}thread: wp.int32,
     {outputs},
 ): ...
 
@@ -88,7 +88,7 @@ def {name}(
     {outputs},
 ):
     thread = wp.tid()
-    run_{name}({arguments})
+    {allocate}run_{name}({arguments})
 '''
 
 
@@ -106,6 +106,8 @@ class FusedKernelText:
         parts: Warps that share a tile on CUDA.
         registers: Most registers per thread.
         plans: The programs inside, for readers.
+        head: Native text before the body in place of the usual definitions.
+        scratch: Numbers of shared memory that the body finds as ``scratch.data.ptr``.
     """
 
     name: str
@@ -117,6 +119,8 @@ class FusedKernelText:
     parts: int
     registers: int
     plans: Sequence[StagePlan]
+    head: str | None = None
+    scratch: int = 0
 
     @property
     def key(self) -> str:
@@ -129,8 +133,20 @@ class FusedKernelText:
         return self._text(self.key, "\n".join(cases))
 
     def _text(self, key: str, cases: str) -> str:
-        names = [*(a.name for a in self.inputs), "thread", *(a.name for a in self.outputs)]
-        head = f"#define PARTS {self.parts}\n" + preamble(self.dtype) + _TEXT
+        memory = ["scratch"] if self.scratch else []
+        names = [a.name for a in self.inputs] + memory + ["thread"]
+        names += [a.name for a in self.outputs]
+        head = self.head
+        if head is None:
+            head = f"#define PARTS {self.parts}\n" + preamble(self.dtype) + _TEXT
+        scratch, allocate = "", ""
+        if self.scratch:
+            scalar = f"wp.{self.dtype}"
+            scratch = f"scratch: wp.tile[{scalar}, {self.scratch}],\n    "
+            allocate = (
+                f'scratch = wp.tile_empty(shape={self.scratch}, dtype={scalar}, storage="shared")'
+                "\n    "
+            )
         return _MODULE.format(
             title=self.title,
             name=self.name,
@@ -142,6 +158,8 @@ class FusedKernelText:
             registers=self.registers,
             key=key,
             cases=cases,
+            scratch=scratch,
+            allocate=allocate,
         )
 
 

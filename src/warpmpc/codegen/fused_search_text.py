@@ -31,6 +31,7 @@ class SearchRule:
         scale: Of the violation measure.
         slack: Relative rise of the cost that may be rounding.
         fallback: Step that is taken if none is accepted: 1 for the smallest one, else 0.
+        weighs: Whether the condition depends on the largest multiplier.
     """
 
     ladder: tuple[float, ...]
@@ -38,6 +39,7 @@ class SearchRule:
     scale: str
     slack: str
     fallback: int
+    weighs: bool = False
 
 
 # Rows of what is found: cost, squares, absolute, worst of all points, then the report.
@@ -218,14 +220,14 @@ def search_body(
         "(step > 0 ? (Pack)(GET(in0, {place}) + step * GET(X, {also})) : (Pack)GET(in0, {place}))"
     )
     points = [
-        _collected(c.program, a, dtype, _POINT_SUMS, in0=moved)
+        collected(c.program, a, dtype, POINT_SUMS, in0=moved)
         for c, a in zip(evaluate.cases, evaluate.accesses, strict=True)
     ]
     solution = {f"in{count}": "GET(X, {place})", f"in{count + 1}": "GET(X, {place})"}
     solution[f"in{count + 2}"] = "GET(R, {place})"
     reports = []
     for c, a in zip(report.cases, report.accesses, strict=True):
-        lines = _collected(c.program, a, dtype, _REPORT_SUMS, **solution)
+        lines = collected(c.program, a, dtype, REPORT_COLLECTED, **solution)
         # What is not finite is no number when it is subtracted from itself.
         values = [
             f"GET(X, {place_text(place)})" for i in (count, count + 1) for place in a.inputs[i]
@@ -246,14 +248,14 @@ def search_body(
     )
 
 
-_POINT_SUMS = (("cost", "+"), ("squares", "+"), ("absolute", "+"), ("worst", "max"))
-_REPORT_SUMS = (
+POINT_SUMS = (("cost", "+"), ("squares", "+"), ("absolute", "+"), ("worst", "max"))
+REPORT_COLLECTED = (
     *((name, "+") for name in REPORT_SUMS),
     *((name, "max") for name in REPORT_MAXIMA),
 )
 
 
-def _collected(
+def collected(
     program: ScalarProgram,
     access: Access,
     dtype: str,

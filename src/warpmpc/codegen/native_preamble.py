@@ -56,7 +56,9 @@ typedef SCALAR Pack;
 #define EACH_PAIR(attribute, f, name)                                                   \
     static attribute Pack name(Pack x, Pack y) { return f(x, y); }
 #else
+#ifndef WIDTH
 #define WIDTH (64 / (int)sizeof(SCALAR))
+#endif
 typedef SCALAR Pack __attribute__((ext_vector_type(WIDTH), aligned(sizeof(SCALAR))));
 #define GET(base, row) (*(const Pack*)((base) + (Offset)(row) * 32))
 #define ROW(slot) rows[slot]

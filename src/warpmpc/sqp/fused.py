@@ -31,8 +31,9 @@ from warpmpc.qp.kernel_loop import KernelLoop
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.tile_loop import NodeOrder, inverse_rho, loop_numbers
 from warpmpc.qp.types import Status
-from warpmpc.sqp.iteration import Iterate, SQPIteration, final, is_infeasible, status_of
+from warpmpc.sqp.iteration import Iterate, SQPIteration, final
 from warpmpc.sqp.parameters import Parameters
+from warpmpc.sqp.reports import Reports
 from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import StagePrograms
 from warpmpc.sqp.types import History, MPCStatus, QPState
@@ -116,12 +117,11 @@ class FusedLaunches:
         """
         self.programs, self.qp, self.settings = programs, qp, settings
         self._program, self._admm = program, None
-        self._tol = settings.tolerances(programs.dtype)
         self._order = NodeOrder(program, programs.problem.n_vars)
         checks = qp.settings.check_every
         self._limits = LoopLimits(checks or UNCHECKED, qp.settings.max_iter, qp.settings.max_iter)
         self._kernels = FusedKernels(
-            self._stages(), _rule(settings, programs.dtype), programs.dtype, stores_K=checks > 0
+            self._stages(), search_rule(settings, programs.dtype), programs.dtype, stores_K=checks > 0
         )
         self._numbers = _numbers(qp, programs.dtype)
 
@@ -232,43 +232,16 @@ class FusedLaunches:
         return _Carry(z, after, report, end.status, qp_iterations)
 
     def _iterate(self, begin: Iterate, end: _Carry, active: jax.Array, count: int) -> Iterate:
-        """What `SQPIteration` would have found; instances that do not take part stay."""
-        row = {name: end.report[:, i : i + 1] for i, name in enumerate(REPORT_ROWS)}
-        usable, accepted = row["usable"] > 0, row["accepted"] > 0
-        infeasible = is_infeasible(end.status)
-        kkt = _kkt(row)
-        still = row["d_size"] <= self._tol.step * jnp.maximum(1, row["z_size"])
-        feasible = row["worst_before"] <= self._tol.violation
-        converged = usable & ~infeasible & (still | ~accepted) & feasible & (kkt <= self._tol.kkt)
+        """What `SQPIteration` would have found."""
         (d, y), (_, s) = (self._order.split(nodes) for nodes in end.state)
-        after = replace(
-            begin,
-            z=end.z,
-            qp=QPState(d, s, y),
-            status=status_of(usable, end.status, converged, accepted),
-            infeasible=infeasible.astype(jnp.int32),
-            iterations=begin.iterations + count,
-            qp_iterations=begin.qp_iterations + end.qp_iterations,
-            primal=row["primal"],
-            dual=row["dual"],
-            kkt=kkt,
-            alpha=row["alpha"],
-            accepted=accepted.astype(jnp.int32),
-            cost=row["cost"],
-            violation=row["worst"],
-            theta=self.settings.line_search.scale * jnp.sqrt(row["squares"]),
-        )
-        return jax.tree.map(lambda new, old: jnp.where(active, new, old), after, begin)
+        spent = (end.status, end.qp_iterations, count)
+        reports = Reports(self.settings, self.programs.dtype)
+        return reports.iterate(begin, (end.z, QPState(d, s, y)), end.report, spent, active)
 
     def _history(self, reports: jax.Array) -> History:
-        row = {name: reports[:, :, i] for i, name in enumerate(REPORT_ROWS)}
-        theta = self.settings.line_search.scale * jnp.sqrt(row["squares"])
-        found = History(row["cost"], theta, row["alpha"], row["accepted"], _kkt(row))
+        found = Reports(self.settings, self.programs.dtype).history(reports)
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), found)
 
-
-def _kkt(row: dict[str, jax.Array]) -> jax.Array:
-    return jnp.maximum(row["stationarity"], row["slack"]) / jnp.maximum(1, row["gradient"])
 
 
 def _merged_by_template(steps: list[KKTStep]) -> list[tuple[StageTemplate, StageCase]]:
@@ -292,7 +265,7 @@ def _numbers(qp: QPSolver, dtype: str) -> np.ndarray:
     return np.array([qp.settings.sigma, *inverses, EQUALITY_TOLERANCE, BOUND_LARGE], dtype=dtype)
 
 
-def _rule(settings: SQPSettings, dtype: str) -> SearchRule:
+def search_rule(settings: SQPSettings, dtype: str) -> SearchRule:
     """The conditions of `line_search` as text."""
     s = settings.line_search
 
@@ -319,6 +292,7 @@ def _rule(settings: SQPSettings, dtype: str) -> SearchRule:
         scale=text(s.scale),
         slack=text(slack),
         fallback=int(settings.fallback == "smallest"),
+        weighs=s.kind == "merit",
     )
 
 

@@ -99,9 +99,9 @@ class SQPIteration:
         Args:
             z: Trajectories.
             qp: Where the first QPs start.
-            unknown: Instances with a parameter that is no number, ``[tiles, 1, 32]``.
+            unknown: Instances with a parameter that is no number.
         """
-        number = jnp.zeros((z.shape[0], 1, LANES), dtype=z.dtype)
+        number = jnp.zeros((z.shape[0], 1, z.shape[2]), dtype=z.dtype)
         count = jnp.zeros(number.shape, dtype=jnp.int32)
         finite = jnp.isfinite(z).all(axis=1, keepdims=True) & ~unknown
         status = jnp.where(finite, MPCStatus.MAX_ITER, MPCStatus.NON_FINITE).astype(jnp.int32)

@@ -197,10 +197,10 @@ class _Sources:
         problem = assembly.problem
         self._program, self._kkt = program, kkt
         self._stage = np.concatenate([problem.var_stage, problem.con_stage])
-        self._q = _contributors(assembly, assembly.q_places, "q", problem.n_vars)
-        self._row = _contributors(assembly, assembly.g_rows, "lower", problem.n_cons)
-        P = _contributors(assembly, assembly.P_places, "P", assembly.P_pattern.nnz)
-        A = _contributors(assembly, assembly.A_rows, "A", assembly.A_pattern.nnz)
+        self._q = contributors(assembly, assembly.q_places, "q", problem.n_vars)
+        self._row = contributors(assembly, assembly.g_rows, "lower", problem.n_cons)
+        P = contributors(assembly, assembly.P_places, "P", assembly.P_pattern.nnz)
+        A = contributors(assembly, assembly.A_rows, "A", assembly.A_pattern.nnz)
         self._K: dict[int, Entry] = {}
         for to_K, found in ((kkt.P_to_K, P), (kkt.A_to_K, A)):
             self._K.update(zip(to_K.tolist(), found, strict=True))
@@ -229,7 +229,7 @@ def _relative(entry: Entry, label: int) -> tuple[Source, ...]:
     return tuple(Source(k - label, group, output, element) for k, group, output, element in entry)
 
 
-def _contributors(assembly: Assembly, tables: Sequence[Any], output: str, size: int) -> list[Entry]:
+def contributors(assembly: Assembly, tables: Sequence[Any], output: str, size: int) -> list[Entry]:
     """For each of `size` entries the stages, groups and elements that are added up."""
     found: list[list[tuple[int, int, str, int]]] = [[] for _ in range(size)]
     for group, (ks, table) in enumerate(zip(assembly.stages, tables, strict=True)):

@@ -1,0 +1,356 @@
+"""Straight-line native text of a lane: its elimination, and one ADMM iteration.
+
+Reads: a `LaneMemory`.  Produces: statements for `codegen.onchip_text`, which defines the names:
+
+    EACH_LANE              what follows is done for every lane: by itself, or in a loop on the CPU
+    MEM(section + row)     a number of the lane; sections are Z_ROWS, X_ROWS, ...
+    KEEP(i, name)          number i that a lane keeps under a name, see `KEPT`
+    FROM_BEFORE(i, to, name, h), FROM_BEHIND(...)    takes it from the lane h before or behind
+    IF_BEFORE(x), IF_BEHIND(x)    x, but zero in the first, or in the last lane
+    OF_LANE(x)             the lane's part of a number of all lanes
+    SIGMA, OMEGA, R_ROW, R_EQUAL
+
+Local variables: ``r3`` is node 3 in a solve, ``k...`` an entry that is being eliminated.
+"""
+
+from __future__ import annotations
+
+from warpmpc.codegen.emit_native import literal
+from warpmpc.symbolic.lane_memory import LaneMemory
+from warpmpc.symbolic.lanes import Node, Pair, pair
+from warpmpc.symbolic.row_kinds import RowKind
+
+
+# What lanes keep between blocks: entries of L, inverse pivots, couplings with separators, right-hand
+# side and reduced right-hand side of separators, what goes to the next lane, the solution, and what
+# comes from both sides.
+KEPT = ("l", "i", "e", "g", "s", "b", "y", "before", "behind")
+
+
+def _kept(name: str, i: int) -> str:
+    return f"KEEP({i}, {name})"
+
+
+def _block(lines: list[str]) -> list[str]:
+    return ["EACH_LANE {", *lines, "}"]
+
+
+class LaneText:
+    """The text of one problem."""
+
+    def __init__(self, memory: LaneMemory, dtype: str):
+        """Finds which numbers of the factorisation have to be kept.
+
+        Args:
+            memory: Where everything lies.
+            dtype: "float32" or "float64".
+        """
+        self._m, self._dtype = memory, dtype
+        self._own = list(memory.layout.separators)
+        self._next = [memory.layout.ahead(node) for node in self._own]
+        order = memory.elimination.order
+        inside = set(order)
+        pairs = [
+            (j, t)
+            for j, column in zip(order, memory.elimination.columns, strict=True)
+            for t in column
+            if t in inside
+        ]
+        self._l = {entry: _kept("l", i) for i, entry in enumerate(pairs)}
+        self._touched = {t for _, t in pairs}
+        self._couplings = [
+            (node, beyond)
+            for node in order
+            for beyond in (*self._own, *self._next)
+            if pair(node, beyond) in memory.layout.edges
+        ]
+
+    # --- numbers of K ---
+
+    def _entry(self, a: Node, b: Node) -> str | None:
+        """Text of an entry of P or A, None where there is none."""
+        key, m = pair(a, b), self._m
+        if key in m.literals:
+            return literal(m.literals[key], self._dtype)
+        terms = [f"MEM(W_ROWS + {m.entries[key]})"] if key in m.entries else []
+        if key in m.incoming:
+            terms.append(f"MEM(W_ROWS + {m.incoming[key]})")
+        return f"({' + '.join(terms)})" if terms else None
+
+    def inverse_rho(self, node: Node) -> str:
+        """Text of 1/rho of a row."""
+        m = self._m
+        if node in m.rho:
+            return f"MEM(RHO_ROWS + {m.rho[node]})"
+        equal = m.layout.row_slot(node).kind is RowKind.EQUALITY
+        return "R_EQUAL" if equal else "R_ROW"
+
+    def _diagonal(self, node: Node) -> str:
+        if node.is_row:
+            return f"-{self.inverse_rho(node)}"
+        entry = self._entry(node, node)
+        return f"SIGMA + {entry}" if entry else "SIGMA"
+
+    # --- elimination ---
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many numbers a lane keeps under each name of `KEPT`."""
+        m = self._m
+        couplings = {"e": len(self._couplings)}
+        return {"l": len(self._l), "i": m.n_interior, **couplings} | dict.fromkeys(
+            KEPT[3:], m.n_separators
+        )
+
+    def elimination(self) -> list[str]:
+        """Eliminates the interior.
+
+        Keeps L, inverse pivots and the coupling with separators; what remains between separators is
+        in ``diag``, ``above`` and ``ahead``.
+        """
+        work = _Working(self)
+        m, keep = self._m, []
+        for j, column in zip(m.elimination.order, m.elimination.columns, strict=True):
+            d, number = work.need(j, j), m.place[j]
+            pivot = f"p{number}"
+            work.lines.append(f"const SCALAR {pivot} = invert({d});")
+            keep.append(f"{_kept('i', number)} = {pivot};")
+            names = []
+            for target in column:
+                value, name = work.need(j, target), f"t{number}_{work.label(target)}"
+                work.lines.append(f"const SCALAR {name} = {value} * {pivot};")
+                if (j, target) in self._l:
+                    keep.append(f"{self._l[j, target]} = {name};")
+                names.append((target, name, value))
+            for at, (row, factor, _) in enumerate(names):
+                for col, _, value in names[: at + 1]:
+                    work.subtract(row, col, f"{factor} * {value}")
+        lines = work.lines
+        for i, row in enumerate(self._own):
+            for j, col in enumerate(self._own[: i + 1]):
+                lines.append(f"OF_LANE(diag[{i}][{j}]) = {work.value(row, col)};")
+            for j, col in enumerate(self._next):
+                lines.append(f"OF_LANE(above[{i}][{j}]) = {work.value(row, col)};")
+        for i, row in enumerate(self._next):
+            for j, col in enumerate(self._next[: i + 1]):
+                value = work.value(row, col, given=False)
+                lines.append(f"OF_LANE(ahead[{i}][{j}]) = {value};")
+        kept = [
+            f"{self._coupling(a, b)} = {self._entry(a, b)};"
+            for a, b in self._couplings
+            if not self._is_literal(a, b)
+        ]
+        # Stores last: on the CPU a compiler takes long to see that they change nothing else.
+        return _block([*lines, *kept, *keep])
+
+    def _is_literal(self, a: Node, b: Node) -> bool:
+        return pair(a, b) in self._m.literals
+
+    def _coupling(self, node: Node, beyond: Node) -> str:
+        if self._is_literal(node, beyond):
+            return literal(self._m.literals[pair(node, beyond)], self._dtype)
+        return _kept("e", self._couplings.index((node, beyond)))
+
+    # --- one iteration ---
+
+    def _solve(self) -> list[str]:
+        """r becomes the solution with the interior alone."""
+        m, lines = self._m, []
+        order, columns = m.elimination.order, m.elimination.columns
+        for j, column in zip(order, columns, strict=True):
+            lines += [
+                f"r{m.place[t]} -= {self._l[j, t]} * r{m.place[j]};"
+                for t in column
+                if (j, t) in self._l
+            ]
+        for j, column in zip(reversed(order), reversed(columns), strict=True):
+            r = f"r{m.place[j]}"
+            lines.append(f"{r} *= {_kept('i', m.place[j])};")
+            lines += [
+                f"{r} -= {self._l[j, t]} * r{m.place[t]};" for t in column if (j, t) in self._l
+            ]
+        return lines
+
+    def _right_hand_side(self) -> list[str]:
+        return [f"SCALAR r{i} = MEM(R_ROWS + {i});" for i in range(self._m.n_interior)]
+
+    def iteration(self) -> list[str]:
+        """One ADMM iteration: R and g are right-hand sides before and after."""
+        separators = range(self._m.n_separators)
+        lines = _block([*self._right_hand_side(), *self._solve(), *self._outwards()])
+        if separators:
+            lines += [f"FROM_BEFORE({i}, before, b, 1)" for i in separators]
+            lines += _block(
+                [f"{_kept('s', i)} -= IF_BEFORE({_kept('before', i)});" for i in separators]
+            )
+            lines += self._reduction()
+            lines += [f"FROM_BEHIND({i}, behind, y, 1)" for i in separators]
+        update = [line for node in self._m.elimination.order for line in self._update(node)]
+        last = [*self._right_hand_side(), *self._inwards(), *self._solve(), *update]
+        return [*lines, *_block([*last, *self._update_separators()])]
+
+    def _outwards(self) -> list[str]:
+        """Right-hand sides of the own separators, and what those of the next lane lose."""
+        lines = [
+            f"{_kept('s', i)} = {_kept('g', i)}; {_kept('b', i)} = 0;"
+            for i in range(self._m.n_separators)
+        ]
+        for node, beyond in self._couplings:
+            product = f"{self._coupling(node, beyond)} * r{self._m.place[node]};"
+            if beyond in self._own:
+                lines.append(f"{_kept('s', self._own.index(beyond))} -= {product}")
+            else:
+                lines.append(f"{_kept('b', self._next.index(beyond))} += {product}")
+        return lines
+
+    def _inwards(self) -> list[str]:
+        """Takes the separators from the right-hand side of the interior."""
+        lines = [
+            f"const SCALAR m{i} = IF_BEHIND({_kept('behind', i)});"
+            for i in range(self._m.n_separators)
+        ]
+        for node, beyond in self._couplings:
+            own = beyond in self._own
+            at = _kept("y", self._own.index(beyond)) if own else f"m{self._next.index(beyond)}"
+            lines.append(f"r{self._m.place[node]} -= {self._coupling(node, beyond)} * {at};")
+        return lines
+
+    def _update_separators(self) -> list[str]:
+        n, lines = self._m.n_interior, []
+        for i in range(self._m.n_separators):
+            x, y = f"MEM(X_ROWS + {n + i})", _kept("y", i)
+            lines.append(f"{{ const SCALAR x = OMEGA * {y} + (1 - OMEGA) * {x}; {x} = x;")
+            lines.append(f"{_kept('g', i)} = SIGMA * x - MEM(Q_ROWS + {n + i}); }}")
+        return lines
+
+    def _reduction(self) -> list[str]:
+        """Solves for the separators: s becomes y."""
+        size = self._m.n_separators
+        nx, block, lines = range(size), size * size, []
+        for level in range(self._m.levels):
+            step, first = 1 << level, 2 * level * block
+            lines += [f"FROM_BEFORE({i}, before, s, {step})" for i in nx]
+            lines += [f"FROM_BEHIND({i}, behind, s, {step})" for i in nx]
+            products = []
+            for i in nx:
+                for j in nx:
+                    at, s = first + i * size + j, _kept("s", i)
+                    products.append(f"{s} -= MEM(W_ROWS + {at}) * {_kept('before', j)};")
+                    products.append(f"{s} -= MEM(W_ROWS + {at + block}) * {_kept('behind', j)};")
+            lines += _block(products)
+        last = 2 * self._m.levels * block
+        solutions = []
+        for i in nx:
+            terms = [f"MEM(W_ROWS + {last + i * size + j}) * {_kept('s', j)}" for j in nx]
+            solutions.append(f"{_kept('y', i)} = {' + '.join(terms)};")
+        return [*lines, *_block(solutions)]
+
+    def _update(self, node: Node) -> list[str]:
+        """The ADMM update of an interior node."""
+        i = self._m.place[node]
+        x = f"MEM(X_ROWS + {i})"
+        if not node.is_row:
+            return [
+                f"{{ const SCALAR x = OMEGA * r{i} + (1 - OMEGA) * {x}; {x} = x;",
+                f"MEM(R_ROWS + {i}) = SIGMA * x - MEM(Q_ROWS + {i}); }}",
+            ]
+        return [
+            f"{{ SCALAR v = {x}; {self.bounds(node)}",
+            f"const SCALAR s = {self.project(node)};",
+            f"v = s + (1 - OMEGA) * (v - s) + OMEGA * {self.inverse_rho(node)} * r{i};",
+            f"{x} = v;",
+            f"MEM(R_ROWS + {i}) = 2 * {self.project(node)} - v; }}",
+        ]
+
+    def bounds(self, node: Node) -> str:
+        """Declares ``lo`` and ``hi`` as far as the row has them."""
+        m, kind = self._m, self._m.layout.row_slot(node).kind
+        stored = f"MEM(Q_ROWS + {m.place[node]})"
+        if node in m.upper:
+            return f"const SCALAR lo = {stored}, hi = MEM(U_ROWS + {m.upper[node]});"
+        return f"const SCALAR {'hi' if kind is RowKind.UPPER else 'lo'} = {stored};"
+
+    def project(self, node: Node) -> str:
+        """Text of s, from ``v`` and the bounds."""
+        slot = self._m.layout.row_slot(node)
+        clip = {
+            RowKind.EQUALITY: "lo",
+            RowKind.LOWER: "MAX(v, lo)",
+            RowKind.UPPER: "MIN(v, hi)",
+        }.get(slot.kind, "MIN(MAX(v, lo), hi)")
+        if not slot.soft:
+            return clip
+        # Beyond a soft bound s gives way; see `qp.soft`.
+        gives = []
+        for sign, linear, beyond in (("-", 0, f"{clip} - v"), ("+", 1, f"v - {clip}")):
+            if (node, linear) in self._m.soft:
+                a, b = (self._m.soft[node, part] for part in (linear + 2, linear))
+                way = f"MEM(H_ROWS + {a}) * ({beyond}) - MEM(H_ROWS + {b})"
+                gives.append(f" {sign} MAX({way}, (SCALAR)0)")
+        return f"({clip}{''.join(gives)})"
+
+    def counted_values(self) -> dict[str, int]:
+        """Numbers of a lane that live in registers during the iteration."""
+        m = self._m
+        varying = sum(not self._is_literal(a, b) for a, b in self._couplings)
+        constant = sum(
+            node.is_row and node not in m.rho and node not in self._touched
+            for node in m.elimination.order
+        )
+        return {
+            "factor": len(self._l) + m.n_interior - constant,
+            "couplings": varying,
+            "working": m.n_interior + 2 * m.n_separators,
+        }
+
+    def counted_operations(self) -> int:
+        """Multiply-adds of one iteration and lane, without the update."""
+        m = self._m
+        solves = 2 * (2 * len(self._l) + m.n_interior) + 2 * len(self._couplings)
+        return solves + (2 * m.levels + 1) * m.n_separators**2
+
+
+class _Working:
+    """Entries while the interior is eliminated; each is declared where it is first needed."""
+
+    def __init__(self, text: LaneText):
+        self.lines: list[str] = []
+        self._text = text
+        self._declared: dict[Pair, str] = {}
+
+    def label(self, node: Node) -> str:
+        """Part of a name."""
+        return f"{node.stage}{'g' if node.is_row else 'z'}{node.index}"
+
+    def _name(self, key: Pair) -> str:
+        return f"k{self.label(key[0])}_{self.label(key[1])}"
+
+    def _start(self, key: Pair) -> str | None:
+        a, b = key
+        return self._text._diagonal(a) if a == b else self._text._entry(a, b)
+
+    def need(self, a: Node, b: Node) -> str:
+        """Declares an entry with its value in K."""
+        key = pair(a, b)
+        if key not in self._declared:
+            self._declared[key] = self._name(key)
+            self.lines.append(f"SCALAR {self._name(key)} = {self._start(key) or '(SCALAR)0'};")
+        return self._declared[key]
+
+    def subtract(self, a: Node, b: Node, product: str) -> None:
+        """Takes a product from an entry; what belongs to the next lane begins with nothing."""
+        key = pair(a, b)
+        beyond = all(node in self._text._next for node in key)
+        start = None if beyond else self._start(key)
+        if key in self._declared or start is not None:
+            self.lines.append(f"{self.need(a, b)} -= {product};")
+        else:
+            self._declared[key] = self._name(key)
+            self.lines.append(f"SCALAR {self._name(key)} = -({product});")
+
+    def value(self, a: Node, b: Node, *, given: bool = True) -> str:
+        """Text of an entry between separators; `given`: it has a value in K, too."""
+        key = pair(a, b)
+        if key in self._declared:
+            return self._declared[key]
+        return (self._start(key) if given else None) or "(SCALAR)0"

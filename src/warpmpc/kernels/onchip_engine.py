@@ -1,0 +1,167 @@
+"""One launch per MPC solve: a warp keeps a whole problem on the multiprocessor.
+
+Reads: `OnchipText` and the tables of its `LaneMemory`.  Produces: `OnchipKernel`, callable under
+`jax.jit` on arrays ``[batch, rows, 1]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import warp as wp
+
+from warpmpc.codegen.cache import load_module
+from warpmpc.codegen.fused_module import Argument, FusedKernelText
+from warpmpc.codegen.fused_search_text import REPORT_ROWS
+from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipText, onchip_head
+from warpmpc.kernels.ffi import launch
+from warpmpc.symbolic.lane_memory import LaneMemory
+from warpmpc.symbolic.lanes import LANES
+
+_REGISTERS = 255
+
+
+@dataclass(frozen=True)
+class OnchipCounts:
+    """How often things happen in a launch.
+
+    Attributes:
+        sqp: SQP iterations.
+        admm: ADMM iterations of each QP.
+        record: Whether every iteration reports.
+        restart: Whether QPs start from direction zero.
+    """
+
+    sqp: int
+    admm: int
+    record: bool
+    restart: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """What a launch leaves, ``[batch, rows, 1]`` each.
+
+    Attributes:
+        z: Trajectories.
+        state: d, s and y of the last QP.
+        report: `REPORT_ROWS` of the last iteration, or of all.
+        status: Of the last QP, and how many ADMM iterations there were.
+    """
+
+    z: jax.Array
+    state: tuple[jax.Array, jax.Array, jax.Array]
+    report: jax.Array
+    status: jax.Array
+
+
+class OnchipKernel:
+    """The kernel of one problem; text is generated and compiled with the first call."""
+
+    def __init__(
+        self, memory: LaneMemory, text: OnchipText, tables: Sequence[np.ndarray], dtype: str
+    ):
+        """Puts the tables on the device.
+
+        Args:
+            memory: Where everything lies.
+            text: Of the solve.
+            tables: Of the programs: linearise, evaluate, report.
+            dtype: "float32" or "float64".
+        """
+        self._memory, self._text, self._dtype = memory, text, dtype
+        self._kernels: dict[OnchipCounts, wp.Kernel] = {}
+        with jax.ensure_compile_time_eval():
+            self._tables = [jnp.asarray(table, dtype=jnp.int32) for table in tables]
+            self._nodes = jnp.asarray(memory.node_index.ravel())
+            self._z_rows = jnp.asarray(memory.z_index.ravel())
+            # One number, if there is none: kernels want something to point to.
+            start = memory.K_start.ravel() if memory.dump else np.zeros(1)
+            self._K_start = jnp.asarray(start, dtype=dtype)
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Shared memory of one problem."""
+        return self._memory.n_rows * LANES * np.dtype(self._dtype).itemsize
+
+    def kernel_text(self, counts: OnchipCounts, names: Sequence[str]) -> FusedKernelText:
+        """What the kernel is made from; numbers of iterations are no part of it."""
+        static = self.shared_bytes <= STATIC_SHARED
+        tables = ("linearize_in", "evaluate_in", "report_in", "nodes_in", "z_rows_in")
+        numbers = ("n_stages", "n_iterations", "n_admm")
+        return FusedKernelText(
+            name="onchip_solve",
+            title="All SQP iterations of an MPC problem in one launch, one warp per problem.",
+            dtype=self._dtype,
+            inputs=[
+                *(Argument(f"{name}_in") for name in names if name not in ("z", "y")),
+                Argument("active_in", "whole"),
+                *(Argument(name, "table") for name in tables),
+                Argument("K_start_in", "vector"),
+                *(Argument(name, "number") for name in numbers),
+            ],
+            outputs=[
+                *(Argument(f"{name}_io") for name in ("z", "d", "s", "y")),
+                Argument("report_out"),
+                Argument("status_out", "whole"),
+            ],
+            body=self._text.body(self._dtype, record=counts.record, restart=counts.restart),
+            parts=1,
+            registers=_REGISTERS,
+            plans=self._text.plans,
+            head=onchip_head(self._memory, self._dtype, static=static),
+            scratch=0 if static else self._memory.n_rows * LANES,
+        )
+
+    def _kernel(self, counts: OnchipCounts, names: Sequence[str]) -> wp.Kernel:
+        if counts not in self._kernels:
+            text = self.kernel_text(counts, names)
+            module = load_module(text.name, text.key, text.module)
+            self._kernels[counts] = getattr(module, text.name)
+        return self._kernels[counts]
+
+    def solve(
+        self,
+        point: dict[str, jax.Array],
+        state: tuple[jax.Array, jax.Array, jax.Array],
+        active: jax.Array,
+        counts: OnchipCounts,
+    ) -> Solved:
+        """Solves a batch.
+
+        Args:
+            point: z and parameters by name, ``[batch, rows, 1]``; common ones ``[1, rows, 1]``.
+            state: d, s and y that the first QP starts from.
+            active: Which instances take part, ``[batch, 1, 1]``.
+            counts: How many iterations.
+        """
+        names = list(point)
+        batch = point["z"].shape[0]
+        records = len(REPORT_ROWS) * (counts.sqp if counts.record else 1)
+        given = [array for name, array in point.items() if name not in ("z", "y")]
+        z, d, s, y, report, status = launch(
+            self._kernel(counts, names),
+            [
+                *given,
+                active.astype(jnp.int32),
+                *self._tables,
+                self._nodes,
+                self._z_rows,
+                self._K_start,
+                self._memory.layout.problem.horizon + 1,
+                counts.sqp,
+                counts.admm,
+                point["z"],
+                *state,
+            ],
+            {"report_out": (batch, records, 1), "status_out": (batch, 2, 1)},
+            threads=batch * LANES,
+            block=LANES,
+            in_out=("z_io", "d_io", "s_io", "y_io"),
+        )
+        return Solved(z, (d, s, y), report, status)

@@ -1,0 +1,288 @@
+"""Where the numbers of one problem lie while a warp works on it: rows of 32 numbers, one per lane.
+
+Reads: a `LaneLayout` and its elimination.  Produces: `LaneMemory`: sections of rows, the row of
+every node and of every entry of K, and offsets that stage programs read from and write to.
+
+    Z     variables of the stages                      X    x of variables, v of rows
+    Q     linear cost of variables, a bound of rows    U    upper bound of rows with two bounds
+    RHO   1/rho of rows that may be of any kind        H    penalties of soft rows
+    R     right-hand side, between QPs multipliers     W    entries of K, then the reduction
+
+Nodes stand in the order of their elimination, separators last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from warpmpc.symbolic.kkt_stages import contributors
+from warpmpc.symbolic.lanes import LANES, LaneElimination, LaneLayout, Node, Pair, pair
+from warpmpc.symbolic.pattern import IntArray
+from warpmpc.symbolic.row_kinds import RowKind
+
+# Instead of the offset of 1/rho of a row: it is that of an inequality, or of an equality.
+RHO_ROW, RHO_EQUAL = -1, -2
+TWO_BOUNDS = (RowKind.BOTH, RowKind.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows of the memory."""
+
+    first: int
+    count: int
+
+
+class LaneMemory:
+    """Rows of everything.
+
+    Attributes:
+        layout: Which lane owns what.
+        elimination: Of the interior of a lane.
+        place: Row of each node within X, Q and R.
+        literals: Entries of K that are one constant in all lanes that have them.
+        entries: Rows within W of all other entries of P and A.
+        incoming: Rows within W of what the lane before adds to entries and linear costs.
+    """
+
+    def __init__(self, layout: LaneLayout, elimination: LaneElimination):
+        """Numbers all rows."""
+        self.layout, self.elimination = layout, elimination
+        self.nodes = [*elimination.order, *layout.separators]
+        self.place = {node: i for i, node in enumerate(self.nodes)}
+        self.literals = _literals(layout)
+        named = {(a, b) for _, a, b in layout.couplings}
+        stored = sorted(named - set(self.literals))
+        self.entries = {entry: i for i, entry in enumerate(stored)}
+        self.incoming = {what: len(stored) + i for i, what in enumerate(self._crossing())}
+        self.dump = len(stored) + len(self.incoming)  # a row that nobody reads
+
+    def _crossing(self) -> list[Pair | Node]:
+        """Entries and variables that a stage of the lane before contributes to."""
+        found: dict[Pair | Node, None] = {}
+        for lane, target in (*self._P_owners, *self._q_owners):
+            for k in target[1]:
+                if self.layout.place(k)[0] < lane:
+                    found[target[0]] = None
+        return sorted(found, key=repr)
+
+    @cached_property
+    def _P_owners(self) -> list[tuple[int, tuple[Pair, list[int]]]]:
+        """For each entry of P its lane, its nodes, and the stages that contribute."""
+        at = self.layout.assembly
+        entries = contributors(at, at.P_places, "P", at.P_pattern.nnz)
+        couplings = self.layout.couplings[: at.P_pattern.nnz]
+        return [
+            (lane, ((a, b), [k for k, *_ in of_entry]))
+            for (lane, a, b), of_entry in zip(couplings, entries, strict=True)
+        ]
+
+    @cached_property
+    def _q_owners(self) -> list[tuple[int, tuple[Node, list[int]]]]:
+        at = self.layout.assembly
+        entries = contributors(at, at.q_places, "q", self.layout.problem.n_vars)
+        return [
+            (lane, (node, [k for k, *_ in of_entry]))
+            for (lane, node), of_entry in zip(self.layout.var_nodes, entries, strict=True)
+        ]
+
+    @cached_property
+    def rows(self) -> list[Node]:
+        """Nodes that are rows."""
+        return [node for node in self.nodes if node.is_row]
+
+    @cached_property
+    def upper(self) -> dict[Node, int]:
+        """Row within U of each node with two bounds."""
+        two = [n for n in self.rows if self.layout.row_slot(n).kind in TWO_BOUNDS]
+        return {node: i for i, node in enumerate(two)}
+
+    @cached_property
+    def rho(self) -> dict[Node, int]:
+        """Row within RHO of each node that may be of any kind."""
+        unknown = [n for n in self.rows if self.layout.row_slot(n).kind is RowKind.UNKNOWN]
+        return {node: i for i, node in enumerate(unknown)}
+
+    @cached_property
+    def soft(self) -> dict[tuple[Node, int], int]:
+        """Rows within H: of a soft node its linear (0, 1) and quadratic (2, 3) penalties.
+
+        Even parts belong to the lower bound; a bound that does not exist has no penalty.
+        """
+        parts = {RowKind.LOWER: (0, 2), RowKind.UPPER: (1, 3)}
+        wanted = [
+            (node, part)
+            for node in self.rows
+            if self.layout.row_slot(node).soft
+            for part in parts.get(self.layout.row_slot(node).kind, (0, 1, 2, 3))
+        ]
+        return {what: i for i, what in enumerate(wanted)}
+
+    @property
+    def n_interior(self) -> int:
+        """Interior nodes."""
+        return len(self.elimination.order)
+
+    @property
+    def n_separators(self) -> int:
+        """Separators of a lane."""
+        return len(self.layout.separators)
+
+    @cached_property
+    def levels(self) -> int:
+        """Steps of the parallel cyclic reduction."""
+        return max(self.layout.n_lanes - 1, 0).bit_length()
+
+    @property
+    def n_reduction(self) -> int:
+        """Numbers per lane that the reduction keeps."""
+        return (2 * self.levels + 1) * self.n_separators**2
+
+    @cached_property
+    def sections(self) -> dict[str, Section]:
+        """All sections, in order."""
+        n = len(self.nodes)
+        counts = {
+            "Z": int(self.layout.z_offset[-1]),
+            "X": n,
+            "Q": n,
+            "U": len(self.upper),
+            "RHO": len(self.rho),
+            "H": len(self.soft),
+            "R": self.n_interior,
+            "W": max(self.dump + 1, self.n_reduction),
+        }
+        firsts = np.cumsum([0, *counts.values()])
+        return {name: Section(int(f), c) for (name, c), f in zip(counts.items(), firsts)}
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all sections."""
+        last = self.sections["W"]
+        return last.first + last.count
+
+    def offset(self, section: str, row: int, lanes_ahead: int = 0) -> int:
+        """Where a row lies, counted from the first number of the lane."""
+        return (self.sections[section].first + row) * LANES + lanes_ahead
+
+    def of_variable(self, section: str, index: int, k: int) -> int:
+        """Offset of a variable of the problem in Z or X, seen from the lane of stage k."""
+        lane, node = self.layout.var_nodes[index]
+        row = self.place[node]
+        if section == "Z":
+            row = int(self.layout.z_offset[node.stage]) + node.index
+        return self.offset(section, row, lane - self.layout.place(k)[0])
+
+    def of_row(self, section: str, index: int, k: int) -> int:
+        """Offset of v or y of a row of the problem, seen from the lane of stage k."""
+        lane, node = self.layout.row_nodes[index]
+        return self.offset(section, self.place[node], lane - self.layout.place(k)[0])
+
+    def of_rho(self, index: int, k: int) -> int:
+        """Offset of 1/rho of a row, or `RHO_ROW`, or `RHO_EQUAL`."""
+        lane, node = self.layout.row_nodes[index]
+        if node in self.rho:
+            return self.offset("RHO", self.rho[node], lane - self.layout.place(k)[0])
+        equal = self.layout.row_slot(node).kind is RowKind.EQUALITY
+        return RHO_EQUAL if equal else RHO_ROW
+
+    def of_entry(self, index: int, k: int) -> int:
+        """Where stage k adds to an entry of P, or (behind those) writes one of A."""
+        lane, a, b = self.layout.couplings[index]
+        here = self.layout.place(k)[0]
+        if lane != here:
+            return self.offset("W", self.incoming[(a, b)], lane - here)
+        return self.offset("W", self.entries.get((a, b), self.dump))
+
+    def of_cost(self, index: int, k: int) -> int:
+        """Where stage k adds to the linear cost of a variable."""
+        lane, node = self.layout.var_nodes[index]
+        here = self.layout.place(k)[0]
+        if lane != here:
+            return self.offset("W", self.incoming[node], lane - here)
+        return self.offset("Q", self.place[node])
+
+    def of_bound(self, index: int, *, upper: bool) -> int:
+        """Where a bound of a row is written; a bound that does not matter goes nowhere."""
+        node = self.layout.row_nodes[index][1]
+        kind = self.layout.row_slot(node).kind
+        if upper and node in self.upper:
+            return self.offset("U", self.upper[node])
+        wanted = kind is RowKind.UPPER if upper else kind is not RowKind.UPPER
+        return self.offset("Q", self.place[node]) if wanted else self.offset("W", self.dump)
+
+    def of_penalty(self, index: int, part: int) -> int:
+        """Where a penalty of a soft row is written."""
+        node = self.layout.row_nodes[index][1]
+        found = self.soft.get((node, part))
+        return self.offset("W", self.dump) if found is None else self.offset("H", found)
+
+    @cached_property
+    def node_index(self) -> IntArray:
+        """Variable, or number of variables plus row, of each node in each lane; -1: none."""
+        table = np.full((len(self.nodes), LANES), -1, dtype=np.int32)
+        owners = [*self.layout.var_nodes, *self.layout.row_nodes]
+        for index, (lane, node) in enumerate(owners):
+            table[self.place[node], lane] = index
+        return table
+
+    @cached_property
+    def z_index(self) -> IntArray:
+        """Variable of each row of Z in each lane; -1: none."""
+        table = np.full((self.sections["Z"].count, LANES), -1, dtype=np.int32)
+        for index, (lane, node) in enumerate(self.layout.var_nodes):
+            table[self.layout.z_offset[node.stage] + node.index, lane] = index
+        return table
+
+    @cached_property
+    def K_start(self) -> np.ndarray:
+        """Entries before stages add to them: one on the diagonal of variables that do not exist."""
+        start = np.zeros((self.dump, LANES))
+        for node in self.nodes:
+            row = self.entries.get((node, node))
+            if row is not None:
+                start[row] = self.node_index[self.place[node]] < 0
+        return start
+
+
+def _literals(layout: LaneLayout) -> dict[Pair, float]:
+    """Entries of A with the same constant in all lanes that have the row.
+
+    Where a lane does not have the row, the constant does no harm if it has no such variable either:
+    then both are nothing but zeros.
+    """
+    at = layout.assembly
+    values = _constants(layout)
+    found: dict[Pair, dict[int, float | None]] = {}
+    first = at.P_pattern.nnz
+    for value, (lane, a, b) in zip(values, layout.couplings[first:], strict=True):
+        found.setdefault((a, b), {})[lane] = value
+    variables = {(lane, node) for lane, node in layout.var_nodes}
+    literals = {}
+    for (a, b), by_lane in found.items():
+        variable = b if a.is_row else a
+        ahead = int(variable.stage >= layout.per_lane)
+        own = Node(variable.stage - ahead * layout.per_lane, False, variable.index)
+        absent = set(range(LANES)) - set(by_lane)
+        distinct = set(by_lane.values())
+        harmless = all((lane + ahead, own) not in variables for lane in absent)
+        if len(distinct) == 1 and None not in distinct and harmless:
+            literals[pair(a, b)] = distinct.pop()
+    return literals
+
+
+def _constants(layout: LaneLayout) -> list[float | None]:
+    """Of each entry of A: its value, if no number is needed for it."""
+    at = layout.assembly
+    of_group = [_numbers(model.qp_expressions()["A"]) for model in at.models]
+    entries = contributors(at, at.A_rows, "A", at.A_pattern.nnz)
+    return [of_group[entry[0][1]][entry[0][3]] if len(entry) == 1 else None for entry in entries]
+
+
+def _numbers(vector: Iterable) -> list[float | None]:
+    elements = [vector[i] for i in range(vector.numel())]  # pyright: ignore
+    return [float(e) if e.is_constant() else None for e in elements]
