@@ -4,9 +4,9 @@ Reads: `LaneText`, programs of the stages with their offsets, the rule of the li
 a body for `codegen.fused_module`.
 
 On CUDA a thread is a lane.  On the CPU one thread does a problem: straight-line text works on
-vectors of 32 lanes, stage programs on one lane after the other.  Everything that lives as long as a
-solve lies in shared memory, see `LaneMemory`; z, d, s and y of the caller are read at the beginning
-and written at the end.
+vectors of 32 lanes, stage programs on one lane after the other.  What QPs
+need lies in shared memory, see `LaneMemory`; z stays in the caller's array, d and y are read at the
+beginning and written at the end, and s of the caller serves as memory between QPs.
 """
 
 from __future__ import annotations
@@ -199,10 +199,6 @@ auto put = [&](SCALAR* to, int node, int first, int lane, SCALAR x) {{
     if (i >= 0) to[i - first] = x;
 }};
 for (int row = 0; row < MEMORY_ROWS; ++row) EACH_LANE MEM(row) = 0;
-EACH_LANE for (int i = 0; i < Z_COUNT; ++i) {{
-    const int at = z_rows_in.data[i * 32 + lane];
-    MEM(Z_ROWS + i) = at < 0 ? (SCALAR)0 : z_of[at];
-}}
 for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
     const int at = nodes[i * 32 + lane];
     if (at >= n_z) MEM(R_ROWS + i) = y_of[at - n_z];
@@ -355,8 +351,9 @@ for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     SYNC
     if (choice > 0) {{
         const SCALAR taken = ladder[choice];
-        EACH_LANE {{
-            {step}
+        for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+            const int at = nodes[i * 32 + lane];
+            if (at >= 0 && at < n_z) z_of[at] += taken * MEM(X_ROWS + i);
         }}
     }}
     const bool honest = usable && solvable;
@@ -366,10 +363,6 @@ for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     if (!usable) for (int row = 0; row < X_COUNT; ++row) EACH_LANE MEM(X_ROWS + row) = 0;
 }}
 SYNC
-EACH_LANE for (int i = 0; i < Z_COUNT; ++i) {{
-    const int at = z_rows_in.data[i * 32 + lane];
-    if (at >= 0) z_of[at] = MEM(Z_ROWS + i);
-}}
 for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
     const int at = nodes[i * 32 + lane];
     if (at >= n_z) y_of[at - n_z] = MEM(R_ROWS + i);
@@ -486,8 +479,7 @@ def onchip_head(memory: LaneMemory, dtype: str, *, static: bool) -> str:
     """What precedes the body: types, memory, exchange between lanes."""
     defines = {"WIDTH": 1, "STATIC": int(static), "MEMORY_ROWS": memory.n_rows}
     defines |= {f"{name}_ROWS": s.first for name, s in memory.sections.items()}
-    defines |= {f"{name}_COUNT": memory.sections[name].count for name in "ZX"}
-    defines |= {"NX": memory.n_separators, "LEVELS": memory.levels, "K_COUNT": memory.dump}
+    defines |= {"X_COUNT": memory.sections["X"].count, "NX": memory.n_separators, "LEVELS": memory.levels, "K_COUNT": memory.dump}
     defines |= {"PER_LANE": memory.layout.per_lane}
     lines = "".join(f"#define {name} {value}\n" for name, value in defines.items())
     head = _HEAD.replace("KEPT_NUMBERS", _kept_text(LaneText(memory, dtype).counts))
@@ -530,7 +522,6 @@ class OnchipText:
             "slope": nothing if always else "\n".join(self._slope()),
             "report": self._report(dtype),
             "evaluate": self._evaluate(dtype),
-            "step": "\n".join(self._step()),
             "finish": "\n".join(self._finish(lane)),
         }
         values = {"scale": rule.scale, "slack": rule.slack, "accepts": rule.accepts}
@@ -561,7 +552,9 @@ class OnchipText:
 
     def _reads(self) -> dict[str, str]:
         return {
-            f"in{i}": "base[{place}]" if name in ("z", "y") else f"READ(in{i}, {{place}})"
+            f"in{i}": {"z": "z_of[{place}]", "y": "base[{place}]"}.get(
+                name, f"READ(in{i}, {{place}})"
+            )
             for i, name in enumerate(self._plans.names)
         }
 
@@ -684,7 +677,7 @@ class OnchipText:
         ]
 
     def _evaluate(self, dtype: str) -> str:
-        moved = "(step > 0 ? base[{place}] + step * base[{also}] : base[{place}])"
+        moved = "(step > 0 ? z_of[{place}] + step * base[{also}] : z_of[{place}])"
         plan = self._plans.evaluate
         cases = [
             collected(case.program, access, dtype, POINT_SUMS, **{**self._reads(), "in0": moved})
@@ -712,14 +705,6 @@ class OnchipText:
             keep="\n".join(f"OF_LANE({name}_of) = NUMBER({name});" for name in names),
             reduce="\n".join(f"{to} = largest({name}_of);" for name, to in names.items()),
         )
-
-    def _step(self) -> list[str]:
-        lines, m = [], self._m
-        for i, node in enumerate(m.nodes):
-            if not node.is_row:
-                row = int(m.layout.z_offset[node.stage]) + node.index
-                lines.append(f"MEM(Z_ROWS + {row}) += taken * MEM(X_ROWS + {i});")
-        return lines
 
     def _finish(self, lane: LaneText) -> list[str]:
         lines = []

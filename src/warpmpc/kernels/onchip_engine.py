@@ -79,7 +79,6 @@ class OnchipKernel:
         with jax.ensure_compile_time_eval():
             self._tables = [jnp.asarray(table, dtype=jnp.int32) for table in tables]
             self._nodes = jnp.asarray(memory.node_index.ravel())
-            self._z_rows = jnp.asarray(memory.z_index.ravel())
             # One number, if there is none: kernels want something to point to.
             start = memory.K_start.ravel() if memory.dump else np.zeros(1)
             self._K_start = jnp.asarray(start, dtype=dtype)
@@ -92,7 +91,7 @@ class OnchipKernel:
     def kernel_text(self, counts: OnchipCounts, names: Sequence[str]) -> FusedKernelText:
         """What the kernel is made from; numbers of iterations are no part of it."""
         static = self.shared_bytes <= STATIC_SHARED
-        tables = ("linearize_in", "evaluate_in", "report_in", "nodes_in", "z_rows_in")
+        tables = ("linearize_in", "evaluate_in", "report_in", "nodes_in")
         numbers = ("n_stages", "n_iterations", "n_admm")
         return FusedKernelText(
             name="onchip_solve",
@@ -151,7 +150,6 @@ class OnchipKernel:
                 active.astype(jnp.int32),
                 *self._tables,
                 self._nodes,
-                self._z_rows,
                 self._K_start,
                 self._memory.layout.problem.horizon + 1,
                 counts.sqp,

@@ -139,11 +139,9 @@ class _StagePlans:
     def _point(self, name: str) -> Callable[[int, int], int]:
         """Offset of an element of an input, seen from the lane of a stage."""
         memory = self._m
-        if name == "z":
-            return lambda index, k: memory.of_variable("Z", index, k)
         if name == "y":
             return lambda index, k: memory.of_row("R", index, k)
-        return lambda index, _: index  # of the instance's own parameters, or of common ones
+        return lambda index, _: index  # z and parameters are not in this memory
 
     def _points(self, group: int, names: Sequence[str]) -> tuple[np.ndarray, ...]:
         stages, rows = self._at.stages[group], self._programs.point_rows
@@ -195,7 +193,7 @@ class _StagePlans:
             direction = _offsets(
                 np.asarray(self._at.w_rows[i])[:, kept[0]],
                 self._at.stages[i],
-                lambda index, k: self._m.of_variable("X", index, k),
+                self._m.of_direction,
             )
             found.append(StageCase(program, self._at.stages[i], (*rows, direction), ()))
         return found
@@ -206,7 +204,7 @@ class _StagePlans:
         stages = StageFunctions(functions, outputs, self._programs.point_rows)
         readers = [self._point(name) for name in self._programs.point_rows]
         readers += [
-            lambda index, k: memory.of_variable("X", index, k),
+            memory.of_direction,
             lambda index, k: memory.of_row("X", index, k),
             memory.of_rho,
         ]

@@ -3,10 +3,13 @@
 Reads: a `LaneLayout` and its elimination.  Produces: `LaneMemory`: sections of rows, the row of
 every node and of every entry of K, and offsets that stage programs read from and write to.
 
-    Z     variables of the stages                      X    x of variables, v of rows
-    Q     linear cost of variables, a bound of rows    U    upper bound of rows with two bounds
-    RHO   1/rho of rows that may be of any kind        H    penalties of soft rows
-    R     right-hand side, between QPs multipliers     W    entries of K, then the reduction
+    X     x of variables, v of rows
+    Q     linear cost of variables, a bound of rows
+    U     upper bound of rows with two bounds
+    RHO   1/rho of rows that may be of any kind
+    H     penalties of soft rows
+    R     right-hand side, between QPs multipliers
+    W     entries of K, then the reduction
 
 Nodes stand in the order of their elimination, separators last.
 """
@@ -147,7 +150,6 @@ class LaneMemory:
         """All sections, in order."""
         n = len(self.nodes)
         counts = {
-            "Z": int(self.layout.z_offset[-1]),
             "X": n,
             "Q": n,
             "U": len(self.upper),
@@ -169,13 +171,10 @@ class LaneMemory:
         """Where a row lies, counted from the first number of the lane."""
         return (self.sections[section].first + row) * LANES + lanes_ahead
 
-    def of_variable(self, section: str, index: int, k: int) -> int:
-        """Offset of a variable of the problem in Z or X, seen from the lane of stage k."""
+    def of_direction(self, index: int, k: int) -> int:
+        """Offset of x of a variable of the problem, seen from the lane of stage k."""
         lane, node = self.layout.var_nodes[index]
-        row = self.place[node]
-        if section == "Z":
-            row = int(self.layout.z_offset[node.stage]) + node.index
-        return self.offset(section, row, lane - self.layout.place(k)[0])
+        return self.offset("X", self.place[node], lane - self.layout.place(k)[0])
 
     def of_row(self, section: str, index: int, k: int) -> int:
         """Offset of v or y of a row of the problem, seen from the lane of stage k."""
@@ -228,14 +227,6 @@ class LaneMemory:
         owners = [*self.layout.var_nodes, *self.layout.row_nodes]
         for index, (lane, node) in enumerate(owners):
             table[self.place[node], lane] = index
-        return table
-
-    @cached_property
-    def z_index(self) -> IntArray:
-        """Variable of each row of Z in each lane; -1: none."""
-        table = np.full((self.sections["Z"].count, LANES), -1, dtype=np.int32)
-        for index, (lane, node) in enumerate(self.layout.var_nodes):
-            table[self.layout.z_offset[node.stage] + node.index, lane] = index
         return table
 
     @cached_property

@@ -188,11 +188,6 @@ class LaneLayout:
         """What is known of a row."""
         return self.rows[node.stage][node.index]
 
-    @cached_property
-    def z_offset(self) -> IntArray:
-        """Where the variables of each stage of a lane begin, if they stand one after the other."""
-        return np.concatenate([[0], np.cumsum(self.z_sizes)]).astype(np.int32)
-
 
 @dataclass(frozen=True, eq=False)
 class LaneElimination:
