@@ -20,10 +20,9 @@ from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import Node, Pair, pair
 from warpmpc.symbolic.row_kinds import RowKind
 
-
-# What lanes keep between blocks: entries of L, inverse pivots, couplings with separators, right-hand
-# side and reduced right-hand side of separators, what goes to the next lane, the solution, and what
-# comes from both sides.
+# What lanes keep between blocks: entries of L, inverse pivots, couplings with separators, the
+# right-hand side of separators, the same reduced, what goes to the next lane, the solution, and
+# what comes from both sides.
 KEPT = ("l", "i", "e", "g", "s", "b", "y", "before", "behind")
 
 
@@ -125,7 +124,18 @@ class LaneText:
             for at, (row, factor, _) in enumerate(names):
                 for col, _, value in names[: at + 1]:
                     work.subtract(row, col, f"{factor} * {value}")
-        lines = work.lines
+        lines = [*work.lines, *self._remaining(work)]
+        kept = [
+            f"{self._coupling(a, b)} = {self._entry(a, b)};"
+            for a, b in self._couplings
+            if not self._is_literal(a, b)
+        ]
+        # Stores last: on the CPU a compiler takes long to see that they change nothing else.
+        return _block([*lines, *kept, *keep])
+
+    def _remaining(self, work: _Working) -> list[str]:
+        """What the elimination leaves between separators."""
+        lines = []
         for i, row in enumerate(self._own):
             for j, col in enumerate(self._own[: i + 1]):
                 lines.append(f"OF_LANE(diag[{i}][{j}]) = {work.value(row, col)};")
@@ -135,13 +145,7 @@ class LaneText:
             for j, col in enumerate(self._next[: i + 1]):
                 value = work.value(row, col, given=False)
                 lines.append(f"OF_LANE(ahead[{i}][{j}]) = {value};")
-        kept = [
-            f"{self._coupling(a, b)} = {self._entry(a, b)};"
-            for a, b in self._couplings
-            if not self._is_literal(a, b)
-        ]
-        # Stores last: on the CPU a compiler takes long to see that they change nothing else.
-        return _block([*lines, *kept, *keep])
+        return lines
 
     def _is_literal(self, a: Node, b: Node) -> bool:
         return pair(a, b) in self._m.literals
@@ -154,7 +158,7 @@ class LaneText:
     # --- one iteration ---
 
     def _solve(self) -> list[str]:
-        """r becomes the solution with the interior alone."""
+        """R becomes the solution with the interior alone."""
         m, lines = self._m, []
         order, columns = m.elimination.order, m.elimination.columns
         for j, column in zip(order, columns, strict=True):

@@ -128,9 +128,14 @@ def _fold_shared(tree: Any, mapped: Any, size: int, batch: int) -> Any:
     return jax.tree.map(fold, tree, mapped)
 
 
+def has_gpu() -> bool:
+    """Whether the default device is a GPU."""
+    return jax.default_backend() == "gpu"
+
+
 def has_async_copies() -> bool:
     """Whether the default device can copy to shared memory in the background (or is no GPU)."""
-    return jax.default_backend() != "gpu" or _default_cuda_device().arch >= 80
+    return not has_gpu() or _default_cuda_device().arch >= 80
 
 
 def _default_cuda_device() -> wp.Device:
@@ -143,14 +148,14 @@ def shared_memory_limit() -> int:
 
     Without a CUDA device the limit of Hopper, so that the same kernels are built for the CPU.
     """
-    if jax.default_backend() != "gpu":
+    if not has_gpu():
         return _HOPPER_SHARED_MEMORY
     return int(_default_cuda_device().max_shared_memory_per_block)
 
 
 def multiprocessors() -> int:
     """Multiprocessors of the default device."""
-    if jax.default_backend() != "gpu":
+    if not has_gpu():
         return _HOPPER_MULTIPROCESSORS
     return int(_default_cuda_device().sm_count)
 

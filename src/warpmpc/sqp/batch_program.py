@@ -64,20 +64,22 @@ class BatchProgram:
         read: Callable[..., Solution],
         part_size: Callable[[int, int], int],
         values: Callable[[], int],
+        lanes: int = LANES,
     ):
         """Nothing is compiled yet.
 
         Args:
-            function: Of parameters and a start, in tiles.
+            function: Of parameters and a start, in its layout.
             sensitivity: Its derivatives.
             read: Makes the solution from the function's results, as rows of instances.
             part_size: How many instances of a batch are worked on at once if each of them needs
                 so many numbers.
             values: Numbers that the function needs per instance.
+            lanes: Of the function's layout ``[groups, rows, lanes]``; its sensitivity has tiles.
         """
         self._sensitivity, self._read = sensitivity, read
         self._forward = on_batches(
-            _with_common(function), LANES, lambda batch: part_size(batch, values())
+            _with_common(function), lanes, lambda batch: part_size(batch, values())
         )
         self._reverse = on_batches(
             _with_common(sensitivity.reverse),

@@ -13,7 +13,7 @@ from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp import OCP
 from warpmpc.sqp.settings import SQPSettings
 
-ENGINES = ("auto", "staged", "sparse", "dense")
+ENGINES = ("auto", "onchip", "staged", "sparse", "dense")
 
 
 def checked_settings(settings: SQPSettings | None) -> SQPSettings:
@@ -36,8 +36,6 @@ def as_problem(problem: Any) -> MPCProblem:
 
 def check_engine(engine: Any) -> None:
     """Refuses engines that do not exist."""
-    if engine == "onchip":
-        raise SettingsError('engine="onchip" does not exist yet; use "auto".')
     if engine not in ENGINES:
         raise SettingsError(f"Unknown engine {engine!r}; choose one of {list(ENGINES)}.")
 

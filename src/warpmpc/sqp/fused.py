@@ -121,7 +121,10 @@ class FusedLaunches:
         checks = qp.settings.check_every
         self._limits = LoopLimits(checks or UNCHECKED, qp.settings.max_iter, qp.settings.max_iter)
         self._kernels = FusedKernels(
-            self._stages(), search_rule(settings, programs.dtype), programs.dtype, stores_K=checks > 0
+            self._stages(),
+            search_rule(settings, programs.dtype),
+            programs.dtype,
+            stores_K=checks > 0,
         )
         self._numbers = _numbers(qp, programs.dtype)
 
@@ -241,7 +244,6 @@ class FusedLaunches:
     def _history(self, reports: jax.Array) -> History:
         found = Reports(self.settings, self.programs.dtype).history(reports)
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), found)
-
 
 
 def _merged_by_template(steps: list[KKTStep]) -> list[tuple[StageTemplate, StageCase]]:

@@ -105,13 +105,10 @@ class SQPIteration:
         count = jnp.zeros(number.shape, dtype=jnp.int32)
         finite = jnp.isfinite(z).all(axis=1, keepdims=True) & ~unknown
         status = jnp.where(finite, MPCStatus.MAX_ITER, MPCStatus.NON_FINITE).astype(jnp.int32)
-        # Not finite multipliers are what an instance without a solution leaves behind.
-        known = [jnp.isfinite(a).all(axis=1, keepdims=True) for a in (qp.d, qp.s, qp.y)]
-        start = jax.tree.map(lambda a: jnp.where(known[0] & known[1] & known[2], a, 0), qp)
         nothing = jnp.full_like(number, jnp.nan)
         return Iterate(
             z=z,
-            qp=start,
+            qp=self.started(qp),
             status=status,
             infeasible=count,
             iterations=count,
@@ -125,6 +122,14 @@ class SQPIteration:
             violation=nothing,
             theta=nothing,
         )
+
+    def started(self, qp: QPState) -> QPState:
+        """What the first QPs start from.
+
+        Not finite multipliers are what an instance without a solution leaves behind.
+        """
+        known = [jnp.isfinite(a).all(axis=1, keepdims=True) for a in (qp.d, qp.s, qp.y)]
+        return jax.tree.map(lambda a: jnp.where(known[0] & known[1] & known[2], a, 0), qp)
 
     def run(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History | None]:
         """All iterations; with a fixed number no instance waits for any other."""

@@ -31,6 +31,11 @@ def fused_values(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -
     return values + _others(programs, settings)
 
 
+def onchip_values(programs: StagePrograms, settings: SQPSettings) -> int:
+    """Numbers of one instance in one launch: the start, which becomes the result, and a copy."""
+    return 2 * result_values(programs) + _others(programs, settings)
+
+
 def unfused_values(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> int:
     """Numbers of one instance where launches exchange whole QPs.
 

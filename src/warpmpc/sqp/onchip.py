@@ -6,18 +6,24 @@ Reads: the stage functions of a problem with few states.  Produces: `OnchipItera
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc._errors import SettingsError
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.fused_search_text import REPORT_ROWS
-from warpmpc.codegen.onchip_text import OnchipNumbers, OnchipPlans, OnchipText
+from warpmpc.codegen.lane_text import LaneText
+from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipNumbers, OnchipPlans, OnchipText
 from warpmpc.codegen.stage_module import StageCase, merged_cases, plan_stages
+from warpmpc.kernels.ffi import has_gpu, shared_memory_limit
 from warpmpc.kernels.onchip_engine import OnchipCounts, OnchipKernel
+from warpmpc.kernels.tiles import LANES
 from warpmpc.qp.conditioning import BOUND_LARGE, EQUALITY_TOLERANCE
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.tile_loop import inverse_rho
@@ -34,7 +40,12 @@ from warpmpc.symbolic.lanes import LaneLayout, eliminate_lane
 from warpmpc.symbolic.qp_report import report_steps
 from warpmpc.symbolic.row_kinds import row_kinds
 
-Tables = Sequence[Any]
+_LOG = logging.getLogger(__name__)
+# Longer stage programs would have to be cut into chunks.
+_LONGEST_PROGRAM = 3000
+_REGISTERS = 255  # per thread
+# Addresses, loop counters, temporaries: what a lane needs beside the numbers that are counted.
+_OVERHEAD = 30
 
 
 class OnchipIteration(SQPIteration):
@@ -60,6 +71,10 @@ class OnchipIteration(SQPIteration):
         self.kernel = OnchipKernel(self.memory, text, plans.tables, programs.dtype)
         self._reports = Reports(settings, programs.dtype)
 
+    def started(self, qp: QPState) -> QPState:
+        """What the first QPs start from: the kernel itself looks whether it is finite."""
+        return qp
+
     def run(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History | None]:
         """All iterations."""
         end, history = self._solve(begin, p, self.settings.max_iter)
@@ -83,12 +98,88 @@ class OnchipIteration(SQPIteration):
         reports = found.report.reshape(batch, -1, size, 1)
         spent = (found.status[:, :1], found.status[:, 1:], count)
         new = (found.z, QPState(*found.state))
+        # Instances that do not take part are as they were: nobody has to keep their old arrays.
+        begin = replace(begin, z=new[0], qp=new[1])
         end = self._reports.iterate(begin, new, reports[:, -1], spent, active)
         if not settings.record:
             return end, None
         rows = jnp.where(active[:, None], reports, jnp.nan)
         history = self._reports.history(jnp.moveaxis(rows, 1, 0))
         return end, jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), history)
+
+
+def uses_onchip(
+    engine: str, programs: StagePrograms, qp: QPSolver, settings: SQPSettings, *, free: bool
+) -> bool:
+    """Whether solves are single launches; raises where that is wanted but impossible.
+
+    Args:
+        engine: What the caller wants.
+        programs: Stage functions.
+        qp: Solver for the pattern of their QPs.
+        settings: Of the iteration.
+        free: Whether the caller leaves the choice of kernels to us.
+    """
+    if engine == "onchip":
+        reason = onchip_obstacle(programs, qp, settings)
+        if reason is not None:
+            raise SettingsError(
+                f'engine="onchip" is not possible because {reason}; use engine="auto".'
+            )
+        return True
+    if engine != "auto" or not free or settings.fused is not None or not has_gpu():
+        return False
+    reason = onchip_obstacle(programs, qp, settings) or onchip_drawback(programs)
+    _LOG.info("engine auto: %s", f"not onchip, because {reason}" if reason else "onchip")
+    return reason is None
+
+
+def onchip_obstacle(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> str | None:
+    """Why a solve cannot be one launch, or None."""
+    admm = qp.settings
+    reasons = (
+        (settings.converges, "the number of SQP iterations is not fixed"),
+        (bool(settings.fused), "fused=True asks for three launches per iteration"),
+        (bool(admm.scaling), "QPs are scaled"),
+        (bool(admm.adaptive_rho_every), "rho is adapted"),
+        (bool(admm.check_every), "QPs end at a tolerance (check_every)"),
+        (programs.has_blocks, "Hessian blocks are projected"),
+    )
+    known = next((reason for holds, reason in reasons if holds), None)
+    if known is not None:
+        return known
+    longest = max((f.n_instructions() for f in programs.linearize_functions[0]), default=0)
+    if longest > _LONGEST_PROGRAM:
+        return f"a stage has {longest} operations, more than {_LONGEST_PROGRAM}"
+    needed = _shared_bytes(programs)
+    limit = shared_memory_limit()
+    if needed > limit:
+        return (
+            f"a problem needs {needed / 1024:.0f} KB of shared memory, "
+            f"{(needed - limit) / 1024:.0f} KB more than a multiprocessor has"
+        )
+    return None
+
+
+def onchip_drawback(programs: StagePrograms) -> str | None:
+    """Why single launches would not be the fastest way, or None."""
+    memory = lane_memory(programs)
+    width = np.dtype(programs.dtype).itemsize // 4
+    values = sum(LaneText(memory, programs.dtype).counted_values().values())
+    registers = width * values + _OVERHEAD
+    if registers > _REGISTERS:
+        return f"a lane needs about {registers} registers, {registers - _REGISTERS} too many"
+    needed = _shared_bytes(programs)
+    if needed > STATIC_SHARED:
+        return (
+            f"a problem needs {needed / 1024:.0f} KB of shared memory, more than the "
+            f"{STATIC_SHARED // 1024} KB that leave room for several"
+        )
+    return None
+
+
+def _shared_bytes(programs: StagePrograms) -> int:
+    return lane_memory(programs).n_rows * LANES * np.dtype(programs.dtype).itemsize
 
 
 def lane_memory(programs: StagePrograms) -> LaneMemory:
@@ -186,10 +277,7 @@ class _StagePlans:
         found = []
         for i, function in enumerate(self._programs.evaluate_functions()):
             program, kept = translate(function).pruned()
-            rows = [
-                r[:, k]
-                for r, k in zip(self._points(i, names), kept, strict=True)
-            ]
+            rows = [r[:, k] for r, k in zip(self._points(i, names), kept, strict=True)]
             direction = _offsets(
                 np.asarray(self._at.w_rows[i])[:, kept[0]],
                 self._at.stages[i],

@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
 from warpmpc.kernels.sharding import check_divisible, everywhere, in_auto_axes
+from warpmpc.kernels.tiles import LANES
 from warpmpc.kernels.tuning import Measured
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp import OCP
@@ -34,7 +35,8 @@ from warpmpc.sqp.batch_program import BatchProgram, Sensitivity, is_sharded, rel
 from warpmpc.sqp.checks import as_device, as_problem, check_engine, checked_settings
 from warpmpc.sqp.fused import build_iteration, is_fused, refuse_fused
 from warpmpc.sqp.iteration import Iterate, SQPIteration, final
-from warpmpc.sqp.memory import fused_values, result_values, unfused_values
+from warpmpc.sqp.memory import fused_values, onchip_values, result_values, unfused_values
+from warpmpc.sqp.onchip import OnchipIteration, uses_onchip
 from warpmpc.sqp.parameters import ParameterPacker, Parameters, ParameterSplit, Params
 from warpmpc.sqp.sensitivity import SolveSensitivity, StepSensitivity
 from warpmpc.sqp.settings import SQPSettings
@@ -74,7 +76,9 @@ class MPCSolver:
             problem: What to solve.
             settings: Of the SQP iteration, its line search and its QPs.
             dtype: "float32" or "float64".
-            engine: Of the QPs: "staged", "sparse", "dense", or "auto": staged if it can.
+            engine: "onchip" (a solve is one launch with one warp per problem: for few states),
+                "staged", "sparse", "dense" (engines of the QPs), or "auto": on a GPU onchip if it
+                fits, else staged if it can.
             device: Where arrays of the caller are moved to: a JAX device, a platform name ("cpu",
                 "gpu"), or a `NamedSharding` that spreads the batch over devices; None: they stay
                 where they are.
@@ -93,8 +97,10 @@ class MPCSolver:
                 "Add them, or a bound."
             )
         self.qp = self._qp_solver(engine, staged, nominal)
-        self.engine = self.qp.engine
-        refuse_fused(self.programs, self.qp, self.settings)
+        given = (self.programs, self.qp, self.settings)
+        self._onchip = uses_onchip(engine, *given, free=staged is None)
+        self.engine = "onchip" if self._onchip else self.qp.engine
+        refuse_fused(*given)
         self._iterations: dict[ParameterSplit, SQPIteration] = {}
         self._pack = ParameterPacker(self.problem, self.dtype)
         guess = Guess(self.problem, self.dtype)
@@ -120,6 +126,7 @@ class MPCSolver:
     def _qp_solver(self, engine: str, staged: StagedSettings | None, nominal: Any) -> QPSolver:
         at, problem = self.programs.assembly, self.problem
         stages = np.concatenate([problem.var_stage, problem.con_stage])
+        engine = "auto" if engine == "onchip" else engine  # for what is left: derivatives
         has_stages = engine in ("auto", "staged")
         soft, qp = at.soft_rows, self.settings.qp_settings(self.dtype)
         rho = (qp.rho, qp.rho * qp.rho_equality)
@@ -158,11 +165,18 @@ class MPCSolver:
 
     def _values_per_instance(self) -> int:
         given = (self.programs, self.qp, self.settings)
+        if self._onchip:
+            return onchip_values(self.programs, self.settings)
         return fused_values(*given) if is_fused(*given) else unfused_values(*given)
 
     def _program(self, function: Callable[..., Any], sensitivity: Sensitivity) -> BatchProgram:
         return BatchProgram(
-            function, sensitivity, self._read, self._part_size, self._values_per_instance
+            function,
+            sensitivity,
+            self._read,
+            self._part_size,
+            self._values_per_instance,
+            1 if self._onchip else LANES,
         )
 
     def _part_size(self, batch: int, values: int) -> int:
@@ -176,7 +190,8 @@ class MPCSolver:
         if split not in self._iterations:
             programs = self.programs.for_split(split)
             with jax.ensure_compile_time_eval():  # constants outlive the program being traced
-                self._iterations[split] = build_iteration(programs, self.qp, self.settings)
+                build = OnchipIteration if self._onchip else build_iteration
+                self._iterations[split] = build(programs, self.qp, self.settings)
         return self._iterations[split]
 
     def _solve_tiles(self, params: Parameters, start: MPCWarmStart) -> tuple[Iterate, Any]:

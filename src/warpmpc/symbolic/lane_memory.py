@@ -16,10 +16,10 @@ Nodes stand in the order of their elimination, separators last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+import casadi as ca
 import numpy as np
 
 from warpmpc.symbolic.kkt_stages import contributors
@@ -158,8 +158,11 @@ class LaneMemory:
             "R": self.n_interior,
             "W": max(self.dump + 1, self.n_reduction),
         }
-        firsts = np.cumsum([0, *counts.values()])
-        return {name: Section(int(f), c) for (name, c), f in zip(counts.items(), firsts)}
+        ends = np.cumsum(list(counts.values())).tolist()
+        return {
+            name: Section(end - count, count)
+            for (name, count), end in zip(counts.items(), ends, strict=True)
+        }
 
     @property
     def n_rows(self) -> int:
@@ -274,6 +277,6 @@ def _constants(layout: LaneLayout) -> list[float | None]:
     return [of_group[entry[0][1]][entry[0][3]] if len(entry) == 1 else None for entry in entries]
 
 
-def _numbers(vector: Iterable) -> list[float | None]:
-    elements = [vector[i] for i in range(vector.numel())]  # pyright: ignore
+def _numbers(vector: ca.SX) -> list[float | None]:
+    elements = [vector[i] for i in range(vector.numel())]
     return [float(e) if e.is_constant() else None for e in elements]

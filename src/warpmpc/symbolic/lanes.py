@@ -19,7 +19,6 @@ from functools import cached_property
 import numpy as np
 
 from warpmpc.symbolic.assembly import Assembly
-from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.row_kinds import RowKind
 
 LANES = 32
@@ -111,7 +110,7 @@ class LaneLayout:
         """Lane and node of each row."""
         return [
             (self.place(int(k))[0], Node(self.place(int(k))[1], True, slot))
-            for k, slot in zip(self.problem.con_stage, self._slot_of_row, strict=True)
+            for k, slot in zip(self.problem.con_stage, self._slot_of_row.tolist(), strict=True)
         ]
 
     def _row_slots(self, kinds: Sequence[RowKind]) -> None:
@@ -152,9 +151,7 @@ class LaneLayout:
         P, A = self.assembly.P_pattern, self.assembly.A_pattern
         nodes = self.var_nodes
         pairs = [(nodes[i], nodes[j]) for i, j in zip(P.row_idx, P.col_idx, strict=True)]
-        pairs += [
-            (self.row_nodes[i], nodes[j]) for i, j in zip(A.row_idx, A.col_idx, strict=True)
-        ]
+        pairs += [(self.row_nodes[i], nodes[j]) for i, j in zip(A.row_idx, A.col_idx, strict=True)]
         return [self._coupling(a, b) for a, b in pairs]
 
     def _coupling(self, a: tuple[int, Node], b: tuple[int, Node]) -> tuple[int, Node, Node]:

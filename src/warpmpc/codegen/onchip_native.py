@@ -1,0 +1,326 @@
+"""Native text of a whole MPC solve by one warp per problem, as templates.
+
+On CUDA a thread is a lane.  On the CPU one thread does a problem: blocks of a lane run in a loop
+over the 32 lanes, the reduction works on vectors of lanes.  What QPs need lies in shared memory, see
+`LaneMemory`; z stays in the caller's array, d and y are read at the beginning and written at the
+end, and s of the caller serves as memory between QPs.
+"""
+
+HEAD = r"""
+#if defined(__CUDA_ARCH__)
+typedef SCALAR Lanes;
+#define ALL 0xffffffffu
+const int lane = thread & 31;
+#if STATIC
+__shared__ SCALAR memory[MEMORY_ROWS * 32];
+#else
+SCALAR* const memory = scratch.data.ptr;
+#endif
+#define EACH_LANE
+#define OF_LANE(x) (x)
+#define KEEP(i, name) name##i
+#define FROM_BEFORE(i, to, name, h) to##i = __shfl_up_sync(ALL, name##i, h);
+#define FROM_BEHIND(i, to, name, h) to##i = __shfl_down_sync(ALL, name##i, h);
+#define UP(x, h) __shfl_up_sync(ALL, x, h)
+#define DOWN(x, h) __shfl_down_sync(ALL, x, h)
+#define UNROLL _Pragma("unroll")
+#define SYNC __syncwarp();
+#define CHIEF (lane == 0)
+#define READ(base, place) __ldg((base) + (place))
+#define NUMBER(pack) (pack)
+#define ROW_OF_LANES(row) memory[(row) * 32 + lane]
+#else
+if (thread & 31) return;  // one thread does the whole problem
+typedef SCALAR Lanes __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR))));
+SCALAR memory[MEMORY_ROWS * 32];
+// Long bodies: turning them into vector instructions takes the compiler minutes.
+#define EACH_LANE                                                                       \
+    _Pragma("clang loop vectorize(disable) interleave(disable) unroll(disable)")        \
+    for (int lane = 0; lane < 32; ++lane)
+#define OF_LANE(x) (x)[lane]
+#define KEEP(i, name) kept_##name[i][lane]
+#define FROM_BEFORE(i, to, name, h) \
+    EACH_LANE kept_##to[i][lane] = kept_##name[i][lane < h ? lane : lane - h];
+#define FROM_BEHIND(i, to, name, h) \
+    EACH_LANE kept_##to[i][lane] = kept_##name[i][lane + h > 31 ? lane : lane + h];
+auto up = [](Lanes x, int h) { for (int l = 31; l >= h; --l) x[l] = x[l - h]; return x; };
+auto down = [](Lanes x, int h) { for (int l = 0; l + h < 32; ++l) x[l] = x[l + h]; return x; };
+#define UP(x, h) up(x, h)
+#define DOWN(x, h) down(x, h)
+#define UNROLL _Pragma("clang loop unroll(disable)")
+#define SYNC
+#define CHIEF true
+#define READ(base, place) (base)[place]
+#define NUMBER(pack) (pack)[0]
+#define ROW_OF_LANES(row) (*(Lanes*)(memory + (row) * 32))
+#endif
+KEPT_NUMBERS
+#define MEM(row) memory[(row) * 32 + lane]
+#define IF_BEFORE(x) (lane > 0 ? (x) : (SCALAR)0)
+#define IF_BEHIND(x) (lane < 31 ? (x) : (SCALAR)0)
+#define MIN(a, b) ((b) < (a) ? (b) : (a))
+#define MAX(a, b) ((a) < (b) ? (b) : (a))
+#define INFINITE (SCALAR)1e20
+// Sums and largest numbers of all lanes.
+auto summed = [&](Lanes x) -> SCALAR {
+#if defined(__CUDA_ARCH__)
+    #pragma unroll
+    for (int h = 16; h > 0; h >>= 1) x += __shfl_xor_sync(ALL, x, h);
+    return x;
+#else
+    for (int h = 16; h > 0; h >>= 1) for (int l = 0; l < h; ++l) x[l] += x[l + h];
+    return x[0];
+#endif
+};
+auto largest = [&](Lanes x) -> SCALAR {
+#if defined(__CUDA_ARCH__)
+    #pragma unroll
+    for (int h = 16; h > 0; h >>= 1) {
+        const SCALAR other = __shfl_xor_sync(ALL, x, h);
+        x = MAX(x, other);
+    }
+    return x;
+#else
+    for (int l = 1; l < 32; ++l) x[0] = MAX(x[0], x[l]);
+    return x[0];
+#endif
+};
+"""
+
+# Values of `qp.types.Status`.
+SOLVE = r"""
+{invert}
+auto inverted = [&](Lanes x) -> Lanes {{ EACH_LANE OF_LANE(x) = invert(OF_LANE(x)); return x; }};
+enum {{ SOLVED, RUNNING, PRIMAL_INFEASIBLE, DUAL_INFEASIBLE, NON_FINITE, INVALID_BOUNDS }};
+const Offset problem = thread >> 5;
+if (problem >= z_io.shape[0]) return;
+const int n_z = z_io.shape[1], n_g = s_io.shape[1];
+SCALAR* z_of = z_io.data + problem * n_z;
+SCALAR* d_of = d_io.data + problem * n_z;
+SCALAR* s_of = s_io.data + problem * n_g;
+SCALAR* y_of = y_io.data + problem * n_g;
+{inputs}
+int* status_of = status_out.data + problem * 2;
+SCALAR* report_of = report_out.data + problem * report_out.shape[1];
+if (!active_in.data[problem]) {{
+    if (CHIEF) {{ status_of[0] = SOLVED; status_of[1] = 0; }}
+    EACH_LANE for (int i = lane; i < report_out.shape[1]; i += 32) report_of[i] = 0;
+    return;
+}}
+const int* __restrict__ nodes = nodes_in.data;
+// A number of the caller that belongs to a node; nothing where a lane has no such node.
+auto fetch = [&](const SCALAR* from, int node, int first, int lane) -> SCALAR {{
+    const int i = nodes[node * 32 + lane];
+    return i < 0 ? (SCALAR)0 : from[i - first];
+}};
+auto put = [&](SCALAR* to, int node, int first, int lane, SCALAR x) {{
+    const int i = nodes[node * 32 + lane];
+    if (i >= 0) to[i - first] = x;
+}};
+for (int row = 0; row < MEMORY_ROWS; ++row) EACH_LANE MEM(row) = 0;
+for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+    const int at = nodes[i * 32 + lane];
+    if (at >= n_z) MEM(R_ROWS + i) = y_of[at - n_z];
+    else if (at >= 0) MEM(X_ROWS + i) = d_of[at];
+}}
+// Numbers that are not finite are what a problem without solution leaves behind.
+Lanes odd = (Lanes)0;
+for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+    const int at = nodes[i * 32 + lane];
+    const SCALAR x = at < 0 ? (SCALAR)0 : at < n_z ? MEM(X_ROWS + i) : MEM(R_ROWS + i);
+    const SCALAR s = at < n_z ? (SCALAR)0 : s_of[at - n_z];
+    OF_LANE(odd) += (x - x) + (s - s);
+}}
+if (!(summed(odd) == 0))
+    for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+        const int at = nodes[i * 32 + lane];
+        if (at >= n_z) {{ MEM(R_ROWS + i) = 0; s_of[at - n_z] = 0; }}
+        else MEM(X_ROWS + i) = 0;
+    }}
+SYNC
+const SCALAR ladder[POINTS] = {{ 0, {ladder} }};
+int spent = 0, last_status = RUNNING;
+// At the point itself: known from the search before.
+SCALAR cost_here = 0, squares_here = 0, absolute_here = 0, worst_here = 0;
+#pragma unroll 1
+for (int iteration = 0; iteration < n_iterations; ++iteration) {{
+    // Linearise.
+    SYNC
+    for (int i = 0; i < K_COUNT; ++i)
+        EACH_LANE MEM(W_ROWS + i) = READ(K_start_in.data, i * 32 + lane);
+    EACH_LANE {{
+        {clear_costs}
+    }}
+    SYNC
+    #pragma unroll 1
+    for (int stage = 0; stage < PER_LANE; ++stage) {{
+        EACH_LANE {{
+            const int item = lane * PER_LANE + stage;
+            if (item < n_stages) {{
+                const int* __restrict__ rows = linearize_in.data + linearize_in.data[2 * item + 1];
+                SCALAR* __restrict__ base = memory + lane;
+                {linearize}
+            }}
+        }}
+        SYNC
+    }}
+    Lanes crossed, broken;
+    EACH_LANE {{
+        SCALAR is_crossed = 0, is_broken = 0;
+        {prepare}
+        OF_LANE(crossed) = is_crossed;
+        OF_LANE(broken) = is_broken;
+    }}
+    int status = RUNNING;
+    if (largest(crossed) > 0) status = INVALID_BOUNDS;
+    if (largest(broken) > 0) status = NON_FINITE;
+    // Eliminate what is inside lanes, then prepare the solves for their separators.
+    Lanes diag[NX][NX], above[NX][NX], below[NX][NX], ahead[NX][NX];
+    {eliminate}
+    {couple}
+    SYNC
+    EACH_LANE {{
+        {separators}
+    }}
+    if (status == RUNNING) {{
+        #pragma unroll 1
+        for (int t = 0; t < n_admm; ++t) {{
+            {iterate}
+            if (t == 0) EACH_LANE {{
+                {correct}
+            }}
+            ++spent;
+            {check}
+        }}
+    }}
+    SYNC
+    last_status = status;
+    // Search along the direction: the largest step that is accepted, else the smallest or none.
+    Lanes poison_of = (Lanes)0;
+    #pragma unroll 1
+    for (int row = 0; row < X_COUNT; ++row)
+        poison_of += ROW_OF_LANES(X_ROWS + row) - ROW_OF_LANES(X_ROWS + row);
+    const bool tried = status != NON_FINITE && status != INVALID_BOUNDS;
+    const bool usable = tried && summed(poison_of) == 0;
+    // Multipliers of a QP without solution grow without bound and mean nothing.
+    const bool solvable = status != PRIMAL_INFEASIBLE && status != DUAL_INFEASIBLE;
+    SCALAR slope = 0, stationarity = 0, gradient = 0, dual = 0, primal = 0, slack = 0;
+    SCALAR weight = 0, d_size = 0, z_size = 0;
+    {slope}
+    if (REPORT_ALWAYS || iteration + 1 == n_iterations) {{
+        {report}
+    }}
+    int choice = 0;
+    SCALAR cost_new = cost_here, squares_new = squares_here, absolute_new = absolute_here;
+    SCALAR worst_new = worst_here;
+    bool accepted = false;
+    #pragma unroll 1
+    for (int point = iteration ? 1 : 0; point < POINTS; ++point) {{
+        const SCALAR step = ladder[point];
+        Lanes cost_of = (Lanes)0, squares_of = (Lanes)0, absolute_of = (Lanes)0;
+        Lanes worst_of = (Lanes)0;
+        EACH_LANE {{
+            Pack cost = (Pack)0, squares = (Pack)0, absolute = (Pack)0, worst = (Pack)0;
+            #pragma unroll 1
+            for (int stage = 0; stage < PER_LANE; ++stage) {{
+                const int item = lane * PER_LANE + stage;
+                if (item < n_stages) {{
+                    const int* __restrict__ rows =
+                        evaluate_in.data + evaluate_in.data[2 * item + 1];
+                    const SCALAR* __restrict__ base = memory + lane;
+                    {evaluate}
+                }}
+            }}
+            OF_LANE(cost_of) = NUMBER(cost);
+            OF_LANE(squares_of) = NUMBER(squares);
+            OF_LANE(absolute_of) = NUMBER(absolute);
+            OF_LANE(worst_of) = NUMBER(worst);
+        }}
+        const SCALAR cost = summed(cost_of), squares = summed(squares_of);
+        const SCALAR absolute = summed(absolute_of), worst = largest(worst_of);
+        if (point == 0) {{
+            cost_new = cost_here = cost;
+            squares_new = squares_here = squares;
+            absolute_new = absolute_here = absolute;
+            worst_new = worst_here = worst;
+            continue;
+        }}
+        const SCALAR theta = {scale} * LIBM(sqrt)(squares);
+        const SCALAR theta_0 = {scale} * LIBM(sqrt)(squares_here), absolute_0 = absolute_here;
+        const SCALAR cost_0 = cost_here + {slack} * LIBM(fabs)(cost_here);
+        const bool finite = cost - cost == 0 && squares - squares == 0;
+        accepted = finite && ({accepts});
+        if (usable && (accepted || ({fallback} && point + 1 == POINTS))) {{
+            choice = point;
+            cost_new = cost;
+            squares_new = squares;
+            absolute_new = absolute;
+            worst_new = worst;
+        }}
+        if (accepted) break;
+    }}
+    if (CHIEF && (RECORD || iteration + 1 == n_iterations)) {{
+        SCALAR* report = report_of + (RECORD ? iteration * {report_rows} : 0);
+        const SCALAR known = usable ? (SCALAR)0 : (SCALAR)NAN;
+        report[0] = ladder[choice];
+        report[1] = accepted && usable;
+        report[2] = usable;
+        report[3] = cost_new;
+        report[4] = worst_new;
+        report[5] = squares_new;
+        report[6] = worst_here;
+        report[7] = primal + known;
+        report[8] = dual + known;
+        report[9] = (solvable ? stationarity : gradient) + known;
+        report[10] = gradient + known;
+        report[11] = (solvable ? slack : (SCALAR)0) + known;
+        report[12] = d_size + known;
+        report[13] = z_size;
+    }}
+    cost_here = cost_new;
+    squares_here = squares_new;
+    absolute_here = absolute_new;
+    worst_here = worst_new;
+    // Take the step, and leave d, s and y for the next QP.
+    SYNC
+    if (choice > 0) {{
+        const SCALAR taken = ladder[choice];
+        for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+            const int at = nodes[i * 32 + lane];
+            if (at >= 0 && at < n_z) z_of[at] += taken * MEM(X_ROWS + i);
+        }}
+    }}
+    const bool honest = usable && solvable;
+    EACH_LANE {{
+        {finish}
+    }}
+    if (!usable) for (int row = 0; row < X_COUNT; ++row) EACH_LANE MEM(X_ROWS + row) = 0;
+}}
+SYNC
+for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+    const int at = nodes[i * 32 + lane];
+    if (at >= n_z) y_of[at - n_z] = MEM(R_ROWS + i);
+    else if (at >= 0) d_of[at] = MEM(X_ROWS + i);
+}}
+if (CHIEF) {{ status_of[0] = last_status; status_of[1] = spent; }}
+"""
+
+REPORT = r"""
+Lanes slope_of = (Lanes)0, {of_lanes};
+EACH_LANE {{
+    Pack slope = (Pack)0, {of_packs};
+    #pragma unroll 1
+    for (int stage = 0; stage < PER_LANE; ++stage) {{
+        const int item = lane * PER_LANE + stage;
+        if (item < n_stages) {{
+            const int* __restrict__ rows = report_in.data + report_in.data[2 * item + 1];
+            const SCALAR* __restrict__ base = memory + lane;
+            {programs}
+        }}
+    }}
+    OF_LANE(slope_of) = NUMBER(slope);
+    {keep}
+}}
+slope = summed(slope_of);
+{reduce}
+"""
