@@ -1,8 +1,8 @@
 """Native text of a whole MPC solve by one warp per problem, as templates.
 
 On CUDA a thread is a lane.  On the CPU one thread does a problem: blocks of a lane run in a loop
-over the 32 lanes, the reduction works on vectors of lanes.  What QPs need lies in shared memory, see
-`LaneMemory`; z stays in the caller's array, d and y are read at the beginning and written at the
+over the 32 lanes, the reduction works on vectors of lanes.  What QPs need lies in shared memory,
+see `LaneMemory`; z stays in the caller's array, d and y are read at the beginning and written at the
 end, and s of the caller serves as memory between QPs.
 """
 
@@ -24,6 +24,7 @@ SCALAR* const memory = scratch.data.ptr;
 #define UP(x, h) __shfl_up_sync(ALL, x, h)
 #define DOWN(x, h) __shfl_down_sync(ALL, x, h)
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 #define SYNC __syncwarp();
 #define CHIEF (lane == 0)
 #define READ(base, place) __ldg((base) + (place))
@@ -48,6 +49,7 @@ auto down = [](Lanes x, int h) { for (int l = 0; l + h < 32; ++l) x[l] = x[l + h
 #define UP(x, h) up(x, h)
 #define DOWN(x, h) down(x, h)
 #define UNROLL _Pragma("clang loop unroll(disable)")
+#define ROLLED
 #define SYNC
 #define CHIEF true
 #define READ(base, place) (base)[place]
@@ -61,6 +63,14 @@ KEPT_NUMBERS
 #define MIN(a, b) ((b) < (a) ? (b) : (a))
 #define MAX(a, b) ((a) < (b) ? (b) : (a))
 #define INFINITE (SCALAR)1e20
+// Where the time goes, for those who ask: cycles of each phase, over 64.
+#if PROFILE && defined(__CUDA_ARCH__)
+int last_clock = (int)(clock64() >> 6);
+#define CLOCK(i) if (lane == 0) { \
+    const int now = (int)(clock64() >> 6); status_of[2 + i] += now - last_clock; last_clock = now; }
+#else
+#define CLOCK(i)
+#endif
 // Sums and largest numbers of all lanes.
 auto summed = [&](Lanes x) -> SCALAR {
 #if defined(__CUDA_ARCH__)
@@ -100,13 +110,16 @@ SCALAR* d_of = d_io.data + problem * n_z;
 SCALAR* s_of = s_io.data + problem * n_g;
 SCALAR* y_of = y_io.data + problem * n_g;
 {inputs}
-int* status_of = status_out.data + problem * 2;
+int* status_of = status_out.data + problem * status_out.shape[1];
 SCALAR* report_of = report_out.data + problem * report_out.shape[1];
 if (!active_in.data[problem]) {{
     if (CHIEF) {{ status_of[0] = SOLVED; status_of[1] = 0; }}
     EACH_LANE for (int i = lane; i < report_out.shape[1]; i += 32) report_of[i] = 0;
     return;
 }}
+#if PROFILE
+if (CHIEF) for (int i = 2; i < 8; ++i) status_of[i] = 0;
+#endif
 const int* __restrict__ nodes = nodes_in.data;
 // A number of the caller that belongs to a node; nothing where a lane has no such node.
 auto fetch = [&](const SCALAR* from, int node, int first, int lane) -> SCALAR {{
@@ -117,22 +130,23 @@ auto put = [&](SCALAR* to, int node, int first, int lane, SCALAR x) {{
     const int i = nodes[node * 32 + lane];
     if (i >= 0) to[i - first] = x;
 }};
-for (int row = 0; row < MEMORY_ROWS; ++row) EACH_LANE MEM(row) = 0;
-for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+// Code that runs once per iteration has to be short: it is fetched anew every time.
+ROLLED for (int row = 0; row < MEMORY_ROWS; ++row) EACH_LANE MEM(row) = 0;
+ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
     const int at = nodes[i * 32 + lane];
     if (at >= n_z) MEM(R_ROWS + i) = y_of[at - n_z];
     else if (at >= 0) MEM(X_ROWS + i) = d_of[at];
 }}
 // Numbers that are not finite are what a problem without solution leaves behind.
 Lanes odd = (Lanes)0;
-for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
     const int at = nodes[i * 32 + lane];
     const SCALAR x = at < 0 ? (SCALAR)0 : at < n_z ? MEM(X_ROWS + i) : MEM(R_ROWS + i);
     const SCALAR s = at < n_z ? (SCALAR)0 : s_of[at - n_z];
     OF_LANE(odd) += (x - x) + (s - s);
 }}
 if (!(summed(odd) == 0))
-    for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+    ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
         const int at = nodes[i * 32 + lane];
         if (at >= n_z) {{ MEM(R_ROWS + i) = 0; s_of[at - n_z] = 0; }}
         else MEM(X_ROWS + i) = 0;
@@ -142,27 +156,43 @@ const SCALAR ladder[POINTS] = {{ 0, {ladder} }};
 int spent = 0, last_status = RUNNING;
 // At the point itself: known from the search before.
 SCALAR cost_here = 0, squares_here = 0, absolute_here = 0, worst_here = 0;
-#pragma unroll 1
-for (int iteration = 0; iteration < n_iterations; ++iteration) {{
-    // Linearise.
+ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
+    int status = RUNNING;
+    bool usable = false, solvable = true;
+    SCALAR slope = 0, stationarity = 0, gradient = 0, dual = 0, primal = 0, slack = 0;
+    SCALAR weight = 0, d_size = 0, z_size = 0;
+    // The second time for residuals: with one text for both there is less to fetch.
+    const int passes = REPORT_ALWAYS || iteration + 1 == n_iterations ? 2 : 1;
+    ROLLED for (int pass = 0; pass < passes; ++pass) {{
     SYNC
-    for (int i = 0; i < K_COUNT; ++i)
+    ROLLED for (int i = 0; i < K_COUNT; ++i)
         EACH_LANE MEM(W_ROWS + i) = READ(K_start_in.data, i * 32 + lane);
     EACH_LANE {{
         {clear_costs}
     }}
     SYNC
-    #pragma unroll 1
-    for (int stage = 0; stage < PER_LANE; ++stage) {{
-        EACH_LANE {{
-            const int item = lane * PER_LANE + stage;
-            if (item < n_stages) {{
-                const int* __restrict__ rows = linearize_in.data + linearize_in.data[2 * item + 1];
-                SCALAR* __restrict__ base = memory + lane;
-                {linearize}
+    ROLLED for (int stage = 0; stage < PER_LANE; ++stage) {{
+        ROLLED for (int part = 0; part < LINEARIZE_PARTS; ++part) {{
+            EACH_LANE {{
+                const int item = (lane * PER_LANE + stage) * LINEARIZE_PARTS + part;
+                if (item < n_stages * LINEARIZE_PARTS) {{
+                    const int* __restrict__ rows =
+                        linearize_in.data + linearize_in.data[2 * item + 1];
+                    SCALAR* __restrict__ base = memory + lane;
+                    {linearize}
+                }}
             }}
         }}
         SYNC
+    }}
+    EACH_LANE {{
+        {add_incoming}
+    }}
+    CLOCK(0)
+    if (pass == 1) {{
+        {report}
+        CLOCK(4)
+        break;
     }}
     Lanes crossed, broken;
     EACH_LANE {{
@@ -171,20 +201,20 @@ for (int iteration = 0; iteration < n_iterations; ++iteration) {{
         OF_LANE(crossed) = is_crossed;
         OF_LANE(broken) = is_broken;
     }}
-    int status = RUNNING;
     if (largest(crossed) > 0) status = INVALID_BOUNDS;
     if (largest(broken) > 0) status = NON_FINITE;
     // Eliminate what is inside lanes, then prepare the solves for their separators.
     Lanes diag[NX][NX], above[NX][NX], below[NX][NX], ahead[NX][NX];
     {eliminate}
+    CLOCK(1)
     {couple}
     SYNC
     EACH_LANE {{
         {separators}
     }}
+    CLOCK(2)
     if (status == RUNNING) {{
-        #pragma unroll 1
-        for (int t = 0; t < n_admm; ++t) {{
+        ROLLED for (int t = 0; t < n_admm; ++t) {{
             {iterate}
             if (t == 0) EACH_LANE {{
                 {correct}
@@ -194,37 +224,35 @@ for (int iteration = 0; iteration < n_iterations; ++iteration) {{
         }}
     }}
     SYNC
-    last_status = status;
-    // Search along the direction: the largest step that is accepted, else the smallest or none.
+    CLOCK(3)
     Lanes poison_of = (Lanes)0;
-    #pragma unroll 1
-    for (int row = 0; row < X_COUNT; ++row)
+    ROLLED for (int row = 0; row < X_COUNT; ++row)
         poison_of += ROW_OF_LANES(X_ROWS + row) - ROW_OF_LANES(X_ROWS + row);
     const bool tried = status != NON_FINITE && status != INVALID_BOUNDS;
-    const bool usable = tried && summed(poison_of) == 0;
+    usable = tried && summed(poison_of) == 0;
     // Multipliers of a QP without solution grow without bound and mean nothing.
-    const bool solvable = status != PRIMAL_INFEASIBLE && status != DUAL_INFEASIBLE;
-    SCALAR slope = 0, stationarity = 0, gradient = 0, dual = 0, primal = 0, slack = 0;
-    SCALAR weight = 0, d_size = 0, z_size = 0;
+    solvable = status != PRIMAL_INFEASIBLE && status != DUAL_INFEASIBLE;
+    const bool honest = usable && solvable;
     {slope}
-    if (REPORT_ALWAYS || iteration + 1 == n_iterations) {{
-        {report}
+    EACH_LANE {{
+        {finish}
     }}
+    }}
+    last_status = status;
+    // Search along the direction: the largest step that is accepted, else the smallest or none.
     int choice = 0;
     SCALAR cost_new = cost_here, squares_new = squares_here, absolute_new = absolute_here;
     SCALAR worst_new = worst_here;
     bool accepted = false;
-    #pragma unroll 1
-    for (int point = iteration ? 1 : 0; point < POINTS; ++point) {{
+    ROLLED for (int point = iteration ? 1 : 0; point < POINTS; ++point) {{
         const SCALAR step = ladder[point];
         Lanes cost_of = (Lanes)0, squares_of = (Lanes)0, absolute_of = (Lanes)0;
         Lanes worst_of = (Lanes)0;
         EACH_LANE {{
             Pack cost = (Pack)0, squares = (Pack)0, absolute = (Pack)0, worst = (Pack)0;
-            #pragma unroll 1
-            for (int stage = 0; stage < PER_LANE; ++stage) {{
-                const int item = lane * PER_LANE + stage;
-                if (item < n_stages) {{
+            ROLLED for (int both = 0; both < PER_LANE * EVALUATE_PARTS; ++both) {{
+                const int item = lane * PER_LANE * EVALUATE_PARTS + both;
+                if (item < n_stages * EVALUATE_PARTS) {{
                     const int* __restrict__ rows =
                         evaluate_in.data + evaluate_in.data[2 * item + 1];
                     const SCALAR* __restrict__ base = memory + lane;
@@ -281,23 +309,20 @@ for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     squares_here = squares_new;
     absolute_here = absolute_new;
     worst_here = worst_new;
+    CLOCK(5)
     // Take the step, and leave d, s and y for the next QP.
     SYNC
     if (choice > 0) {{
         const SCALAR taken = ladder[choice];
-        for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+        ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
             const int at = nodes[i * 32 + lane];
             if (at >= 0 && at < n_z) z_of[at] += taken * MEM(X_ROWS + i);
         }}
     }}
-    const bool honest = usable && solvable;
-    EACH_LANE {{
-        {finish}
-    }}
-    if (!usable) for (int row = 0; row < X_COUNT; ++row) EACH_LANE MEM(X_ROWS + row) = 0;
+    if (!usable) ROLLED for (int row = 0; row < X_COUNT; ++row) EACH_LANE MEM(X_ROWS + row) = 0;
 }}
 SYNC
-for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
     const int at = nodes[i * 32 + lane];
     if (at >= n_z) y_of[at - n_z] = MEM(R_ROWS + i);
     else if (at >= 0) d_of[at] = MEM(X_ROWS + i);
@@ -305,22 +330,68 @@ for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
 if (CHIEF) {{ status_of[0] = last_status; status_of[1] = spent; }}
 """
 
+# Residuals of QP and optimality conditions, from K in memory, y in R and s of the caller.
 REPORT = r"""
-Lanes slope_of = (Lanes)0, {of_lanes};
-EACH_LANE {{
-    Pack slope = (Pack)0, {of_packs};
-    #pragma unroll 1
-    for (int stage = 0; stage < PER_LANE; ++stage) {{
-        const int item = lane * PER_LANE + stage;
-        if (item < n_stages) {{
-            const int* __restrict__ rows = report_in.data + report_in.data[2 * item + 1];
-            const SCALAR* __restrict__ base = memory + lane;
-            {programs}
-        }}
-    }}
-    OF_LANE(slope_of) = NUMBER(slope);
-    {keep}
-}}
+Lanes slope_of = (Lanes)0, of[8];
+UNROLL for (int i = 0; i < 8; ++i) of[i] = (Lanes)0;
+#define LARGEST(i, value) \
+    { const SCALAR size = LIBM(fabs)(value); OF_LANE(of[i]) = MAX(OF_LANE(of[i]), size); }
+ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {
+    const int at = nodes[i * 32 + lane];
+    if (at >= 0) {
+        const int* __restrict__ node = products_in.data + i * 8;
+        const SCALAR* base = memory + lane;
+        SCALAR with_d = 0, with_y = 0;
+        ROLLED for (int t = node[0]; t < node[2]; ++t) {
+            const int* __restrict__ term = terms_in.data + t * 3;
+            if (lane + term[2] >= 0 && lane + term[2] < 32) {
+                const int e = term[0];
+                const SCALAR entry = e < 0 ? READ(literals_in.data, -1 - e) : base[e];
+                if (t < node[1] || at >= n_z) with_d += entry * base[term[1]];
+                else with_y += entry * base[term[1]];
+            }
+        }
+        const SCALAR q = MEM(Q_ROWS + i);
+        if (at < n_z) {
+            const SCALAR d = MEM(X_ROWS + i);
+            OF_LANE(slope_of) += q * d;
+            LARGEST(0, q + with_y)
+            LARGEST(1, q)
+            LARGEST(2, q + with_y + with_d)
+            LARGEST(6, d)
+            LARGEST(7, z_of[at])
+        } else {
+            const SCALAR y = MEM(R_ROWS + i), s = s_of[at - n_z];
+            const int up = node[3];
+            const SCALAR hi = up >= 0 ? MEM(U_ROWS + up) : up == -2 ? (SCALAR)INFINITY : q;
+            const SCALAR lo = up == -3 ? (SCALAR)-INFINITY : q;
+            const SCALAR bound = y > 0 ? hi : y < 0 ? lo : (SCALAR)0;
+            LARGEST(3, with_d - s)
+            LARGEST(5, y)
+            bool is_soft = false;
+            SOFT_SLOPE
+            if (!is_soft && bound - bound == 0) LARGEST(4, y * bound)
+        }
+    }
+}
 slope = summed(slope_of);
-{reduce}
+stationarity = largest(of[0]); gradient = largest(of[1]); dual = largest(of[2]);
+primal = largest(of[3]); slack = largest(of[4]); weight = largest(of[5]);
+d_size = largest(of[6]); z_size = largest(of[7]);
+"""
+
+# What the QP expects the penalties of a soft row to change by.
+SOFT_SLOPE = r"""
+UNROLL for (int side = 0; side < 2; ++side) {
+    const int linear_at = node[4 + side], quadratic_at = node[6 + side];
+    is_soft = is_soft || linear_at >= 0;
+    if (linear_at >= 0) {
+        const SCALAR linear = MEM(H_ROWS + linear_at), quadratic = MEM(H_ROWS + quadratic_at);
+        const SCALAR end = side ? with_d - hi : lo - with_d, begin = side ? -hi : lo;
+        const SCALAR after = MAX(end, (SCALAR)0), before = MAX(begin, (SCALAR)0);
+        if (linear <= INFINITE && quadratic <= INFINITE)
+            OF_LANE(slope_of) += linear * (after - before)
+                + (SCALAR)0.5 * quadratic * (after * after - before * before);
+    }
+}
 """

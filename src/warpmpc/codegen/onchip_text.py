@@ -13,7 +13,6 @@ from warpmpc.codegen.emit_native import Access, literal, place_text
 from warpmpc.codegen.fused_module import inlined, switch
 from warpmpc.codegen.fused_search_text import (
     POINT_SUMS,
-    REPORT_COLLECTED,
     REPORT_ROWS,
     SearchRule,
     collected,
@@ -22,7 +21,7 @@ from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.native_preamble import INVERT_PIVOT, TINY, preamble
 from warpmpc.codegen.onchip_couple_native import COUPLE, REDUCE
-from warpmpc.codegen.onchip_native import HEAD, REPORT, SOLVE
+from warpmpc.codegen.onchip_native import HEAD, REPORT, SOFT_SLOPE, SOLVE
 from warpmpc.codegen.stage_module import StagePlan
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import Node
@@ -56,20 +55,20 @@ class OnchipNumbers:
 
 @dataclass(frozen=True, eq=False)
 class OnchipPlans:
-    """Programs of the stages; items are the stages of the problem in order.
+    """Programs of the stages; items are their parts, stage by stage.
 
     Attributes:
         linearize: To the contributions named in `outputs`.
         outputs: Of `linearize`.
         evaluate: To cost and violations; the last input is d.
-        report: Of `ReportStep`s; the last inputs are d, v and 1/rho.
+        parts: How many parts stages have in `linearize`, and in `evaluate`.
         names: Of the inputs at a point.
     """
 
     linearize: StagePlan
     outputs: Sequence[str]
     evaluate: StagePlan
-    report: StagePlan
+    parts: tuple[int, int]
     names: Sequence[str]
 
 
@@ -81,9 +80,10 @@ def _kept_text(counts: dict[str, int]) -> str:
     return "\n".join(["#if defined(__CUDA_ARCH__)", there, "#else", *arrays, "#endif"])
 
 
-def onchip_head(memory: LaneMemory, dtype: str, *, static: bool) -> str:
+def onchip_head(memory: LaneMemory, dtype: str, *, static: bool, profile: bool) -> str:
     """What precedes the body: types, memory, exchange between lanes."""
     defines = {"WIDTH": 1, "STATIC": int(static), "MEMORY_ROWS": memory.n_rows}
+    defines |= {"PROFILE": int(profile)}
     defines |= {f"{name}_ROWS": s.first for name, s in memory.sections.items()}
     defines |= {
         "X_COUNT": memory.sections["X"].count,
@@ -105,7 +105,7 @@ class OnchipText:
     ):
         """Keeps what the text is made from."""
         self._m, self._plans, self._rule, self._numbers = memory, plans, rule, numbers
-        self.plans = [plans.linearize, plans.evaluate, plans.report]
+        self.plans = [plans.linearize, plans.evaluate]
 
     def body(self, dtype: str, *, record: bool, restart: bool) -> str:
         """The text.
@@ -131,7 +131,8 @@ class OnchipText:
             "correct": "\n".join(self._correct(lane)),
             "check": nothing,
             "slope": nothing if always else "\n".join(self._slope()),
-            "report": self._report(dtype),
+            "report": REPORT.replace("SOFT_SLOPE", SOFT_SLOPE if self._m.soft else ""),
+            "add_incoming": "\n".join(self._add_incoming()),
             "evaluate": self._evaluate(dtype),
             "finish": "\n".join(self._finish(lane)),
         }
@@ -147,6 +148,8 @@ class OnchipText:
         lines = [f"#define {name} {literal(value, dtype)}" for name, value in numbers.items()]
         lines.append(f"#define POINTS {len(self._rule.ladder) + 1}")
         lines += [f"#define RECORD {int(record)}", f"#define REPORT_ALWAYS {int(always)}"]
+        parts = zip(("LINEARIZE_PARTS", "EVALUATE_PARTS"), self._plans.parts, strict=True)
+        lines += [f"#define {name} {count}" for name, count in parts]
         return "\n".join(lines)
 
     def _inputs(self) -> str:
@@ -174,6 +177,15 @@ class OnchipText:
             if not node.is_row
         ]
 
+    def _add_incoming(self) -> list[str]:
+        """Linear costs that come from the lane before."""
+        m = self._m
+        return [
+            f"MEM(Q_ROWS + {i}) += MEM(W_ROWS + {m.incoming[node]});"
+            for i, node in enumerate(m.nodes)
+            if node in m.incoming
+        ]
+
     def _linearize(self, dtype: str) -> str:
         plan = self._plans.linearize
         cases = [
@@ -198,8 +210,6 @@ class OnchipText:
         """Bounds, 1/rho and penalties of rows, v and right-hand sides; what v lacks goes to s."""
         m, lines = self._m, []
         for i, node in enumerate(m.nodes):
-            if node in m.incoming:
-                lines.append(f"MEM(Q_ROWS + {i}) += MEM(W_ROWS + {m.incoming[node]});")
             if node.is_row:
                 lines += ["{", *self._row(lane, i, node, restart=restart), "}"]
                 continue
@@ -293,27 +303,6 @@ class OnchipText:
             for case, access in zip(plan.cases, plan.accesses, strict=True)
         ]
         return switch("evaluate_in.data[2 * item]", cases)
-
-    def _report(self, dtype: str) -> str:
-        plan, count = self._plans.report, len(self._plans.names)
-        reads = self._reads() | {f"in{count + i}": "base[{place}]" for i in (0, 1)}
-        reads[f"in{count + 2}"] = (
-            "(({place}) >= 0 ? base[{place}] : ({place}) == -1 ? R_ROW : R_EQUAL)"
-        )
-        cases = [
-            collected(case.program, access, dtype, REPORT_COLLECTED, **reads)
-            for case, access in zip(plan.cases, plan.accesses, strict=True)
-        ]
-        names = {name: name for name, how in REPORT_COLLECTED if how == "max"} | {
-            "y_size": "weight"
-        }
-        return REPORT.format(
-            of_lanes=", ".join(f"{name}_of = (SCALAR)0" for name in names),
-            of_packs=", ".join(f"{name} = (Pack)0" for name in names),
-            programs=switch("report_in.data[2 * item]", cases),
-            keep="\n".join(f"OF_LANE({name}_of) = NUMBER({name});" for name in names),
-            reduce="\n".join(f"{to} = largest({name}_of);" for name, to in names.items()),
-        )
 
     def _finish(self, lane: LaneText) -> list[str]:
         lines = []

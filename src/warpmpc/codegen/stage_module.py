@@ -91,10 +91,16 @@ def _joined(first: StageCase, second: StageCase) -> StageCase:
     return StageCase(first.program, stages, *pairs)
 
 
-def plan_stages(cases: Sequence[StageCase]) -> StagePlan:
-    """Shares table entries between elements and puts the stages of all cases in one order."""
+def plan_stages(cases: Sequence[StageCase], n_items: int | None = None) -> StagePlan:
+    """Shares table entries between elements and puts the stages of all cases in one order.
+
+    Args:
+        cases: Programs with their stages.
+        n_items: If given, items are all numbers below it, and those that no case has are of no
+            case: -1.
+    """
     accesses, entries, items = [], [], []
-    start = 2 * sum(len(case.stages) for case in cases)
+    start = 2 * (sum(len(case.stages) for case in cases) if n_items is None else n_items)
     for number, case in enumerate(cases):
         access, bases = _access(case)
         accesses.append(access)
@@ -102,6 +108,9 @@ def plan_stages(cases: Sequence[StageCase]) -> StagePlan:
             items.append((stage, number, start + a * bases.shape[1]))
         entries.append(bases.ravel())
         start += bases.size
+    if n_items is not None:
+        missing = set(range(n_items)) - {stage for stage, *_ in items}
+        items += [(stage, -1, 0) for stage in missing]
     # Neighbouring warps work on neighbouring stages: what they read is contiguous.
     items.sort()
     head = np.array([item[1:] for item in items], dtype=np.int64).ravel()

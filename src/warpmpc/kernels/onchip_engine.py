@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +22,12 @@ from warpmpc.codegen.fused_search_text import REPORT_ROWS
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipText, onchip_head
 from warpmpc.kernels.ffi import launch
 from warpmpc.symbolic.lane_memory import LaneMemory
+from warpmpc.symbolic.lane_products import lane_products
 from warpmpc.symbolic.lanes import LANES
 
 _REGISTERS = 255
+# Phases whose cycles can be counted, in the order of the text.
+PHASES = ("linearize", "factor", "couple", "admm", "report", "search")
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,14 @@ class OnchipCounts:
         admm: ADMM iterations of each QP.
         record: Whether every iteration reports.
         restart: Whether QPs start from direction zero.
+        profile: Whether cycles of the phases are counted, see `PHASES`.
     """
 
     sqp: int
     admm: int
     record: bool
     restart: bool
+    profile: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +57,8 @@ class Solved:
         z: Trajectories.
         state: d, s and y of the last QP.
         report: `REPORT_ROWS` of the last iteration, or of all.
-        status: Of the last QP, and how many ADMM iterations there were.
+        status: Of the last QP, how many ADMM iterations there were, and where the cycles of
+            `PHASES` were counted, those over 64.
     """
 
     z: jax.Array
@@ -71,7 +78,7 @@ class OnchipKernel:
         Args:
             memory: Where everything lies.
             text: Of the solve.
-            tables: Of the programs: linearise, evaluate, report.
+            tables: Of the programs: linearise, evaluate.
             dtype: "float32" or "float64".
         """
         self._memory, self._text, self._dtype = memory, text, dtype
@@ -79,9 +86,9 @@ class OnchipKernel:
         with jax.ensure_compile_time_eval():
             self._tables = [jnp.asarray(table, dtype=jnp.int32) for table in tables]
             self._nodes = jnp.asarray(memory.node_index.ravel())
-            # One number, if there is none: kernels want something to point to.
-            start = memory.K_start.ravel() if memory.dump else np.zeros(1)
-            self._K_start = jnp.asarray(start, dtype=dtype)
+            found = lane_products(memory)
+            self._products = [_pointed(found.nodes, jnp.int32), _pointed(found.terms, jnp.int32)]
+            self._numbers = [_pointed(memory.K_start, dtype), _pointed(found.literals, dtype)]
 
     @cached_property
     def shared_bytes(self) -> int:
@@ -91,7 +98,7 @@ class OnchipKernel:
     def kernel_text(self, counts: OnchipCounts, names: Sequence[str]) -> FusedKernelText:
         """What the kernel is made from; numbers of iterations are no part of it."""
         static = self.shared_bytes <= STATIC_SHARED
-        tables = ("linearize_in", "evaluate_in", "report_in", "nodes_in")
+        tables = ("linearize_in", "evaluate_in", "nodes_in", "products_in", "terms_in")
         numbers = ("n_stages", "n_iterations", "n_admm")
         return FusedKernelText(
             name="onchip_solve",
@@ -101,7 +108,7 @@ class OnchipKernel:
                 *(Argument(f"{name}_in") for name in names if name not in ("z", "y")),
                 Argument("active_in", "whole"),
                 *(Argument(name, "table") for name in tables),
-                Argument("K_start_in", "vector"),
+                *(Argument(name, "vector") for name in ("K_start_in", "literals_in")),
                 *(Argument(name, "number") for name in numbers),
             ],
             outputs=[
@@ -113,7 +120,7 @@ class OnchipKernel:
             parts=1,
             registers=_REGISTERS,
             plans=self._text.plans,
-            head=onchip_head(self._memory, self._dtype, static=static),
+            head=onchip_head(self._memory, self._dtype, static=static, profile=counts.profile),
             scratch=0 if static else self._memory.n_rows * LANES,
         )
 
@@ -150,16 +157,25 @@ class OnchipKernel:
                 active.astype(jnp.int32),
                 *self._tables,
                 self._nodes,
-                self._K_start,
+                *self._products,
+                *self._numbers,
                 self._memory.layout.problem.horizon + 1,
                 counts.sqp,
                 counts.admm,
                 point["z"],
                 *state,
             ],
-            {"report_out": (batch, records, 1), "status_out": (batch, 2, 1)},
+            {
+                "report_out": (batch, records, 1),
+                "status_out": (batch, 2 + len(PHASES) * counts.profile, 1),
+            },
             threads=batch * LANES,
             block=LANES,
             in_out=("z_io", "d_io", "s_io", "y_io"),
         )
         return Solved(z, (d, s, y), report, status)
+
+
+def _pointed(array: np.ndarray, dtype: Any) -> jax.Array:
+    """A table on the device; one number, if there is none: kernels want something to point to."""
+    return jnp.asarray(array.ravel() if array.size else np.zeros(1), dtype=dtype)

@@ -7,20 +7,16 @@ Reads: the stage functions of a problem with few states.  Produces: `OnchipItera
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._errors import SettingsError
-from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.fused_search_text import REPORT_ROWS
 from warpmpc.codegen.lane_text import LaneText
-from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipNumbers, OnchipPlans, OnchipText
-from warpmpc.codegen.stage_module import StageCase, merged_cases, plan_stages
+from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipNumbers, OnchipText
 from warpmpc.kernels.ffi import has_gpu, shared_memory_limit
 from warpmpc.kernels.onchip_engine import OnchipCounts, OnchipKernel
 from warpmpc.kernels.tiles import LANES
@@ -29,15 +25,14 @@ from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.tile_loop import inverse_rho
 from warpmpc.sqp.fused import search_rule
 from warpmpc.sqp.iteration import Iterate, SQPIteration, final
+from warpmpc.sqp.onchip_stages import OnchipStages
 from warpmpc.sqp.parameters import Parameters
 from warpmpc.sqp.reports import Reports
 from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import StagePrograms
 from warpmpc.sqp.types import History, MPCStatus, QPState
-from warpmpc.symbolic.kkt_stages import StageFunctions
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import LaneLayout, eliminate_lane
-from warpmpc.symbolic.qp_report import report_steps
 from warpmpc.symbolic.row_kinds import row_kinds
 
 _LOG = logging.getLogger(__name__)
@@ -61,10 +56,10 @@ class OnchipIteration(SQPIteration):
         """
         super().__init__(programs, qp, settings)
         self.memory = lane_memory(programs)
-        plans = _StagePlans(programs, self.memory)
+        plans = OnchipStages(programs, self.memory)
         text = OnchipText(
             self.memory,
-            plans.all(),
+            plans.plans,
             search_rule(settings, programs.dtype),
             _numbers(qp, programs.dtype),
         )
@@ -200,123 +195,3 @@ def _numbers(qp: QPSolver, dtype: str) -> OnchipNumbers:
         check_every=settings.check_every,
         eps=(settings.eps_abs, settings.eps_rel),
     )
-
-
-class _StagePlans:
-    """Stage programs with offsets in the memory of a lane for what they read and write."""
-
-    def __init__(self, programs: StagePrograms, memory: LaneMemory):
-        self._programs, self._m = programs, memory
-        self._at = programs.assembly
-        self._linearize = plan_stages(self._linearizations())
-        self._evaluate = plan_stages(self._evaluations())
-        self._report = plan_stages(self._reports())
-
-    @property
-    def tables(self) -> list[np.ndarray]:
-        """Of the three plans."""
-        return [plan.table for plan in (self._linearize, self._evaluate, self._report)]
-
-    def all(self) -> OnchipPlans:
-        """The plans."""
-        return OnchipPlans(
-            linearize=self._linearize,
-            outputs=self._programs.linearize_functions[1],
-            evaluate=self._evaluate,
-            report=self._report,
-            names=list(self._programs.point_rows),
-        )
-
-    def _point(self, name: str) -> Callable[[int, int], int]:
-        """Offset of an element of an input, seen from the lane of a stage."""
-        memory = self._m
-        if name == "y":
-            return lambda index, k: memory.of_row("R", index, k)
-        return lambda index, _: index  # z and parameters are not in this memory
-
-    def _points(self, group: int, names: Sequence[str]) -> tuple[np.ndarray, ...]:
-        stages, rows = self._at.stages[group], self._programs.point_rows
-        return tuple(_offsets(rows[name][group], stages, self._point(name)) for name in names)
-
-    def _linearizations(self) -> list[StageCase]:
-        functions, outputs = self._programs.linearize_functions
-        point = list(self._programs.point_rows)
-        return merged_cases(
-            [
-                StageCase(
-                    translate(function),
-                    self._at.stages[i],
-                    self._points(i, point),
-                    tuple(self._written(name, i) for name in outputs),
-                )
-                for i, function in enumerate(functions)
-            ]
-        )
-
-    def _written(self, name: str, group: int) -> np.ndarray:
-        """Offsets of what a stage contributes to the QP."""
-        at, memory, stages = self._at, self._m, self._at.stages[group]
-        n_P = at.P_pattern.nnz
-        if name == "soft":
-            rows = at.g_rows[group][:, at.models[group].stage.soft_rows]
-            parts = [_offsets(rows, stages, _penalty(memory, part)) for part in range(4)]
-            return np.concatenate(parts, axis=1)
-        tables: dict[str, tuple[Any, Callable[[int, int], int]]] = {
-            "P": (at.P_places, memory.of_entry),
-            "q": (at.q_places, memory.of_cost),
-            "A": (at.A_rows, lambda index, k: memory.of_entry(n_P + index, k)),
-            "lower": (at.g_rows, lambda index, _: memory.of_bound(index, upper=False)),
-            "upper": (at.g_rows, lambda index, _: memory.of_bound(index, upper=True)),
-        }
-        rows, offset = tables[name]
-        return _offsets(rows[group], stages, offset)
-
-    def _evaluations(self) -> list[StageCase]:
-        """The offsets of d follow those of the point."""
-        names = [name for name in self._programs.point_rows if name != "y"]
-        found = []
-        for i, function in enumerate(self._programs.evaluate_functions()):
-            program, kept = translate(function).pruned()
-            rows = [r[:, k] for r, k in zip(self._points(i, names), kept, strict=True)]
-            direction = _offsets(
-                np.asarray(self._at.w_rows[i])[:, kept[0]],
-                self._at.stages[i],
-                self._m.of_direction,
-            )
-            found.append(StageCase(program, self._at.stages[i], (*rows, direction), ()))
-        return found
-
-    def _reports(self) -> list[StageCase]:
-        at, memory = self._at, self._m
-        functions, outputs = self._programs.linearize_functions
-        stages = StageFunctions(functions, outputs, self._programs.point_rows)
-        readers = [self._point(name) for name in self._programs.point_rows]
-        readers += [
-            memory.of_direction,
-            lambda index, k: memory.of_row("X", index, k),
-            memory.of_rho,
-        ]
-        cases = [
-            StageCase(
-                translate(step.function),
-                step.stages,
-                tuple(
-                    _offsets(rows, step.stages, reader)
-                    for rows, reader in zip(step.in_rows, readers, strict=True)
-                ),
-                (),
-            )
-            for step in report_steps(at, stages, at.w_rows, at.g_rows)
-        ]
-        return merged_cases(cases)
-
-
-def _penalty(memory: LaneMemory, part: int) -> Callable[[int, int], int]:
-    return lambda index, _: memory.of_penalty(index, part)
-
-
-def _offsets(rows: Any, stages: Any, offset: Callable[[int, int], int]) -> np.ndarray:
-    """Offsets of the elements of all stages of a case."""
-    table = np.asarray(rows)
-    found = [[offset(int(i), int(k)) for i in row] for row, k in zip(table, stages, strict=True)]
-    return np.array(found, dtype=np.int64).reshape(table.shape)

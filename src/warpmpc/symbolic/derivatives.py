@@ -7,7 +7,7 @@ may come in two parts, and the multipliers y.  Outputs list structural nonzeros 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -108,6 +108,15 @@ class StageModel:
         found = self.qp_expressions()
         return self._function(name, self._point, [found[which] for which in outputs])
 
+    def linearize_part(self, name: str, picked: Mapping[str, Sequence[int]]) -> ca.Function:
+        """The same to some elements of each contribution."""
+        found = self.qp_expressions()
+        outputs = [
+            ca.vertcat(ca.SX(0, 1), *(found[which][int(i)] for i in elements))
+            for which, elements in picked.items()
+        ]
+        return self._function(name, self._point, outputs)
+
     @property
     def _point(self) -> list[ca.SX]:
         return [*self._cost_inputs, self.y] if self.exact else self._cost_inputs
@@ -125,9 +134,13 @@ class StageModel:
 
     def evaluate(self, name: str) -> ca.Function:
         """(w, p) to cost with penalties, and sum of squares, sum and largest violation of rows."""
-        beyond = self._hard_violations
+        return self.evaluate_part(name, self.total_cost, range(self.stage.g.numel()))
+
+    def evaluate_part(self, name: str, cost: ca.SX, rows: Collection[int]) -> ca.Function:
+        """The same of another cost and of some rows."""
+        beyond = self._hard_violations(rows)
         worst = ca.mmax(beyond) if beyond.numel() else ca.SX(0)
-        outputs = [self.total_cost + self._penalty, ca.sumsqr(beyond), ca.sum1(beyond), worst]
+        outputs = [cost + self._penalty(rows), ca.sumsqr(beyond), ca.sum1(beyond), worst]
         return self._function(name, self._cost_inputs, [ca.densify(o) for o in outputs])
 
     def pull_back(self, name: str, outputs: Sequence[str], *, of_w: bool) -> ca.Function:
@@ -149,15 +162,15 @@ class StageModel:
 
     def cost_pull_back(self, name: str) -> ca.Function:
         """(w, p) to the gradients of the cost, penalties included."""
-        cost = self.total_cost + self._penalty
+        cost = self.total_cost + self._penalty(range(self.stage.g.numel()))
         results = [ca.densify(ca.gradient(cost, symbols)) for symbols in (self.w, self.p)]
         return self._function(name, self._cost_inputs, results)
 
-    def _sides(self) -> Iterator[tuple[ca.SX, tuple[ca.SX, ca.SX] | None]]:
-        """For each bound that exists: how far its row is beyond it, and its penalties if soft."""
+    def _sides(self, rows: Collection[int]) -> Iterator[tuple[ca.SX, tuple[ca.SX, ca.SX] | None]]:
+        """For each bound of some rows: how far its row is beyond it, and its penalties if soft."""
         stage = self.stage
         soft = {int(row): a for a, row in enumerate(stage.soft_rows)}
-        for i in range(stage.g.numel()):
+        for i in rows:
             row = stage.g[i]
             ends = ((stage.lower[i], -np.inf, -1), (stage.upper[i], np.inf, 1))
             for side, (bound, absent, sign) in enumerate(ends):
@@ -170,15 +183,14 @@ class StageModel:
                 # `fmax` would take a row that is NaN for one without violation.
                 yield ca.if_else(excess < 0, 0, excess), penalties
 
-    @cached_property
-    def _hard_violations(self) -> ca.SX:
-        return ca.vertcat(ca.SX(0, 1), *[excess for excess, soft in self._sides() if soft is None])
+    def _hard_violations(self, rows: Collection[int]) -> ca.SX:
+        sides = self._sides(rows)
+        return ca.vertcat(ca.SX(0, 1), *[excess for excess, soft in sides if soft is None])
 
-    @cached_property
-    def _penalty(self) -> ca.SX:
+    def _penalty(self, rows: Collection[int]) -> ca.SX:
         """Cost of the violations of soft sides."""
         cost = ca.SX(0)
-        for excess, soft in self._sides():
+        for excess, soft in self._sides(rows):
             if soft is not None:
                 cost += soft[0] * excess + 0.5 * soft[1] * excess**2
         return cost

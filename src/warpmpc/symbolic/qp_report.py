@@ -19,7 +19,6 @@ from warpmpc.symbolic.derivatives import StageModel
 from warpmpc.symbolic.kkt_stages import StageFunctions, StageSymbols, part_of
 from warpmpc.symbolic.pattern import IntArray
 
-_INFINITY = 1e20
 # What a step reports: sums come first, then largest values.
 REPORT_SUMS = ("slope",)
 REPORT_MAXIMA = (
@@ -103,37 +102,9 @@ class _StageQP:
         self.lower, self.upper = found.get("lower", ca.SX(0, 1)), found.get("upper", ca.SX(0, 1))
         self._A = found.get("A", ca.SX(0, 1))
         self._P, self._q = found["P"], found["q"]
-        self.soft, penalties = model.stage.soft_rows, found.get("soft", ca.SX(0, 1))
-        self.penalties = ca.reshape(penalties, len(self.soft), 4)
-        self.s = self._projected(v, r)
+        self.s = ca.fmin(ca.fmax(v, self.lower), self.upper)
         self.y = (v - self.s) / r
         self.n_w = model.w.numel()
-
-    def _projected(self, v: ca.SX, r: ca.SX) -> ca.SX:
-        """s: v clipped to the bounds; soft rows then give way, see `qp.soft`."""
-        s = ca.fmin(ca.fmax(v, self.lower), self.upper)
-        clipped = ca.SX(s)
-        for at, row in enumerate(self.soft):
-            beyond = v[row] - clipped[row]
-            for side, distance in ((0, -beyond), (1, beyond)):
-                linear, quadratic = self.penalties[at, side], self.penalties[at, side + 2]
-                whole = 1 / r[row] + quadratic
-                give = ca.fmax(distance / (r[row] * whole) - linear / whole, 0)
-                s[row] += (2 * side - 1) * ca.if_else(_is_soft(linear, quadratic), give, 0)
-        return s
-
-    def penalty_change(self) -> ca.SX:
-        """What the QP expects the penalties to change by."""
-        rows, change = self.rows(), ca.SX(0)
-        for at, row in enumerate(self.soft):
-            for side in (0, 1):
-                linear, quadratic = self.penalties[at, side], self.penalties[at, side + 2]
-                bound = self.upper[row] if side else self.lower[row]
-                sign = 2 * side - 1
-                excesses = [ca.fmax(sign * (value - bound), 0) for value in (rows[row], ca.SX(0))]
-                after, before = (linear * e + 0.5 * quadratic * e**2 for e in excesses)
-                change += ca.if_else(_is_soft(linear, quadratic), after - before, 0)
-        return change
 
     def gradient(self) -> list[ca.SX]:
         """Of the cost."""
@@ -184,23 +155,17 @@ def _report(parts: list[_StageQP]) -> list[ca.SX]:
         return [a + b for a, b in zip(mine, before, strict=True)]
 
     gradient, of_rows, curvature = (joined(n) for n in ("gradient", "of_rows", "curvature"))
-    slope = sum((q * own.d[i] for i, q in enumerate(own.gradient())), own.penalty_change())
+    slope = sum((q * own.d[i] for i, q in enumerate(own.gradient())), ca.SX(0))
     stationarity = [q + a for q, a in zip(gradient, of_rows, strict=True)]
     dual = [a + b for a, b in zip(stationarity, curvature, strict=True)]
     primal = [a - own.s[i] for i, a in enumerate(own.rows())]
     slack = [
         ca.if_else(y > 0, y * own.upper[i], ca.if_else(y < 0, y * own.lower[i], 0))
         for i, y in enumerate(ca.vertsplit(own.y) if own.y.numel() else [])
-        if i not in set(own.soft)  # multipliers of soft rows belong to s
     ]
     sizes = ([own.y], [own.d[:n_z]], [own.z[:n_z]])
     maxima = (stationarity, gradient, dual, primal, slack, *sizes)
     return [ca.densify(slope), *(_largest(values) for values in maxima)]
-
-
-def _is_soft(linear: ca.SX, quadratic: ca.SX) -> ca.SX:
-    """Whether a side is soft; beyond this size penalties are those of a hard bound."""
-    return ca.logic_and(linear <= _INFINITY, quadratic <= _INFINITY)
 
 
 def _largest(values: list[ca.SX]) -> ca.SX:

@@ -1,0 +1,195 @@
+"""Stage programs of the on-chip engine: parts that stages have in common, and what they touch.
+
+Reads: the stage functions of a problem and a `LaneMemory`.  Produces: `OnchipStages`.
+
+A stage is evaluated in parts: its cost, and its rows by which groups of stages have rows of that
+name.  The first stage differs from others by the rows of the initial state; all else is one program
+for both, which is fetched once and runs on all lanes at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import casadi as ca
+import numpy as np
+
+from warpmpc.codegen.from_casadi import translate
+from warpmpc.codegen.onchip_text import OnchipPlans
+from warpmpc.codegen.stage_module import StageCase, merged_cases, plan_stages
+from warpmpc.sqp.stage_programs import StagePrograms
+from warpmpc.symbolic.lane_memory import LaneMemory
+
+COST = 0  # number of the part that is the cost; rows follow
+
+
+@dataclass(frozen=True)
+class StagePart:
+    """A part of the stages of one group.
+
+    Attributes:
+        group: Of stages.
+        number: Of the part.
+        rows: Rows of the stage that belong to it.
+    """
+
+    group: int
+    number: int
+    rows: tuple[int, ...]
+
+
+class OnchipStages:
+    """Stage programs with offsets in the memory of a lane for what they read and write."""
+
+    def __init__(self, programs: StagePrograms, memory: LaneMemory):
+        """Builds both plans.
+
+        Args:
+            programs: Stage functions.
+            memory: Where everything lies.
+        """
+        self._programs, self._m = programs, memory
+        self._at = programs.assembly
+        self._parts = stage_parts(programs)
+        self._count = 1 + max(part.number for part in self._parts)
+        n_items = self._count * (programs.problem.horizon + 1)
+        self.plans = OnchipPlans(
+            linearize=plan_stages(merged_cases(self._linearizations()), n_items),
+            outputs=programs.linearize_functions[1],
+            evaluate=plan_stages(merged_by_program(self._evaluations()), n_items),
+            parts=(self._count, self._count),
+            names=list(programs.point_rows),
+        )
+
+    @property
+    def tables(self) -> list[np.ndarray]:
+        """Of both plans."""
+        return [self.plans.linearize.table, self.plans.evaluate.table]
+
+    def _items(self, part: StagePart) -> np.ndarray:
+        return self._at.stages[part.group] * self._count + part.number
+
+    def _point(self, name: str) -> Callable[[int, int], int]:
+        """Offset of an element of an input, seen from the lane of a stage."""
+        memory = self._m
+        if name == "y":
+            return lambda index, k: memory.of_row("R", index, k)
+        return lambda index, _: index  # z and parameters are not in this memory
+
+    def _points(self, group: int, names: Sequence[str]) -> tuple[np.ndarray, ...]:
+        stages, rows = self._at.stages[group], self._programs.point_rows
+        return tuple(_offsets(rows[name][group], stages, self._point(name)) for name in names)
+
+    def _linearizations(self) -> list[StageCase]:
+        outputs, point = self._programs.linearize_functions[1], list(self._programs.point_rows)
+        cases = []
+        for part in self._parts:
+            picked = {name: self._picked(name, part) for name in outputs}
+            model = self._programs.models[part.group]
+            cases.append(
+                StageCase(
+                    translate(model.linearize_part(f"part_{part.group}_{part.number}", picked)),
+                    self._items(part),
+                    self._points(part.group, point),
+                    tuple(self._written(name, part.group)[:, at] for name, at in picked.items()),
+                )
+            )
+        return cases
+
+    def _picked(self, name: str, part: StagePart) -> np.ndarray:
+        """Elements of a contribution that belong to a part."""
+        model = self._programs.models[part.group]
+        if name in ("P", "q"):
+            sizes = {"P": model.hessian.rows, "q": model.gradient_cols}
+            return np.arange(len(sizes[name]) if part.number == COST else 0)
+        if name == "soft":
+            rows = np.tile(model.stage.soft_rows, 4)
+        elif name == "A":
+            rows = model.jacobian_positions[0]
+        else:
+            rows = np.arange(model.stage.g.numel())
+        return np.flatnonzero(np.isin(rows, part.rows))
+
+    def _written(self, name: str, group: int) -> np.ndarray:
+        """Offsets of what a stage contributes to the QP."""
+        at, memory, stages = self._at, self._m, self._at.stages[group]
+        n_P = at.P_pattern.nnz
+        if name == "soft":
+            rows = at.g_rows[group][:, at.models[group].stage.soft_rows]
+            parts = [_offsets(rows, stages, _penalty(memory, part)) for part in range(4)]
+            return np.concatenate(parts, axis=1)
+        tables: dict[str, tuple[Any, Callable[[int, int], int]]] = {
+            "P": (at.P_places, memory.of_entry),
+            "q": (at.q_places, memory.of_cost),
+            "A": (at.A_rows, lambda index, k: memory.of_entry(n_P + index, k)),
+            "lower": (at.g_rows, lambda index, _: memory.of_bound(index, upper=False)),
+            "upper": (at.g_rows, lambda index, _: memory.of_bound(index, upper=True)),
+        }
+        rows, offset = tables[name]
+        return _offsets(rows[group], stages, offset)
+
+    def _evaluations(self) -> list[StageCase]:
+        """The offsets of d follow those of the point."""
+        names = [name for name in self._programs.point_rows if name != "y"]
+        cases = []
+        for part in self._parts:
+            model, stages = self._programs.models[part.group], self._at.stages[part.group]
+            cost = model.total_cost if part.number == COST else ca.SX(0)
+            function = model.evaluate_part(f"value_{part.group}_{part.number}", cost, part.rows)
+            program, kept = translate(function).pruned()
+            points = self._points(part.group, names)
+            rows = [of[:, elements] for of, elements in zip(points, kept, strict=True)]
+            z_rows = np.asarray(self._at.w_rows[part.group])[:, kept[0]]
+            direction = _offsets(z_rows, stages, self._m.of_direction)
+            cases.append(StageCase(program, self._items(part), (*rows, direction), ()))
+        return cases
+
+
+def merged_by_program(cases: Sequence[StageCase]) -> list[StageCase]:
+    """Cases with equal programs as one; they may have more rows than inputs."""
+    found: dict[str, StageCase] = {}
+    for case in cases:
+        known = found.get(case.program.hash)
+        if known is None:
+            found[case.program.hash] = case
+            continue
+        rows = zip(known.in_rows, case.in_rows, strict=True)
+        found[case.program.hash] = StageCase(
+            known.program,
+            np.concatenate([known.stages, case.stages]),
+            tuple(np.concatenate(pair) for pair in rows),
+            (),
+        )
+    return list(found.values())
+
+
+def stage_parts(programs: StagePrograms) -> list[StagePart]:
+    """Parts of all groups."""
+    models = programs.models
+    having: dict[str, set[int]] = {}
+    for group, model in enumerate(models):
+        for name in model.stage.row_names:
+            having.setdefault(name, set()).add(group)
+    numbers: dict[frozenset[int], int] = {}
+    parts = []
+    for group, model in enumerate(models):
+        parts.append(StagePart(group, COST, ()))
+        by_number: dict[int, list[int]] = {}
+        for row, name in enumerate(model.stage.row_names):
+            number = numbers.setdefault(frozenset(having[name]), len(numbers) + 1)
+            by_number.setdefault(number, []).append(row)
+        parts += [StagePart(group, n, tuple(rows)) for n, rows in by_number.items()]
+    return parts
+
+
+def _penalty(memory: LaneMemory, part: int) -> Callable[[int, int], int]:
+    return lambda index, _: memory.of_penalty(index, part)
+
+
+def _offsets(rows: Any, stages: Any, offset: Callable[[int, int], int]) -> np.ndarray:
+    """Offsets of the elements of all stages of a case."""
+    table = np.asarray(rows)
+    found = [[offset(int(i), int(k)) for i in row] for row, k in zip(table, stages, strict=True)]
+    return np.array(found, dtype=np.int64).reshape(table.shape)
