@@ -2,8 +2,8 @@
 
 On CUDA a thread is a lane.  On the CPU one thread does a problem: blocks of a lane run in a loop
 over the 32 lanes, the reduction works on vectors of lanes.  What QPs need lies in shared memory,
-see `LaneMemory`; z stays in the caller's array, d and y are read at the beginning and written at the
-end, and s of the caller serves as memory between QPs.
+see `LaneMemory`; z stays in the caller's array, d and y are read at the beginning and written at
+the end, and s of the caller serves as memory between QPs.
 """
 
 HEAD = r"""
@@ -30,6 +30,8 @@ SCALAR* const memory = scratch.data.ptr;
 #define READ(base, place) __ldg((base) + (place))
 #define NUMBER(pack) (pack)
 #define ROW_OF_LANES(row) memory[(row) * 32 + lane]
+#define MIN(a, b) LIBM(fmin)(a, b)
+#define MAX(a, b) LIBM(fmax)(a, b)
 #else
 if (thread & 31) return;  // one thread does the whole problem
 typedef SCALAR Lanes __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR))));
@@ -55,13 +57,13 @@ auto down = [](Lanes x, int h) { for (int l = 0; l + h < 32; ++l) x[l] = x[l + h
 #define READ(base, place) (base)[place]
 #define NUMBER(pack) (pack)[0]
 #define ROW_OF_LANES(row) (*(Lanes*)(memory + (row) * 32))
+#define MIN(a, b) ((b) < (a) ? (b) : (a))
+#define MAX(a, b) ((a) < (b) ? (b) : (a))
 #endif
 KEPT_NUMBERS
 #define MEM(row) memory[(row) * 32 + lane]
 #define IF_BEFORE(x) (lane > 0 ? (x) : (SCALAR)0)
 #define IF_BEHIND(x) (lane < 31 ? (x) : (SCALAR)0)
-#define MIN(a, b) ((b) < (a) ? (b) : (a))
-#define MAX(a, b) ((a) < (b) ? (b) : (a))
 #define INFINITE (SCALAR)1e20
 // Where the time goes, for those who ask: cycles of each phase, over 64.
 #if PROFILE && defined(__CUDA_ARCH__)
