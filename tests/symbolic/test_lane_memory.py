@@ -1,0 +1,246 @@
+"""Memory of a warp: stages find their places, K, bounds and products can be read back."""
+
+from functools import cache
+
+import casadi as ca
+import numpy as np
+import pytest
+
+from mpc_cases import WholeProblem
+from onchip_cases import LAYOUTS, memory_of, positions
+from warpmpc.symbolic.lane_memory import RHO_EQUAL, RHO_ROW, LaneMemory
+from warpmpc.symbolic.lane_products import lane_products
+from warpmpc.symbolic.lanes import LANES, Node, pair
+from warpmpc.symbolic.row_kinds import RowKind
+
+
+class Filled:
+    """A memory that all stages have written to, at a random point."""
+
+    def __init__(self, memory: LaneMemory):
+        self.m, self.layout = memory, memory.layout
+        self.at, self.problem = memory.layout.assembly, memory.layout.problem
+        rng = np.random.default_rng(1)
+        self.z = rng.uniform(-1, 1, self.problem.n_vars)
+        self.p = rng.uniform(0.5, 1.5, self.problem.n_params)
+        self.numbers = np.zeros(memory.n_rows * LANES)
+        start = memory.sections["W"].first * LANES
+        self.numbers[start : start + memory.K_start.size] = memory.K_start.ravel()
+        n, m = self.problem.n_vars, self.problem.n_cons
+        self.P, self.q, self.A = np.zeros((n, n)), np.zeros(n), np.zeros((m, n))
+        self.lower, self.upper = np.zeros(m), np.zeros(m)
+        for group in range(len(self.at.models)):
+            self._write(group)
+        self.P = self.P + np.triu(self.P, 1).T + np.tril(self.P, -1).T
+
+    def _write(self, group: int) -> None:
+        at, model = self.at, self.at.models[group]
+        outputs = ("P", "q", "A", "lower", "upper", "soft")
+        function = model.linearize("stage", outputs)
+        of_P, of_A = positions(at.P_pattern), positions(at.A_pattern)
+        n_P = len(of_P)
+        for row, k in enumerate(at.stages[group].tolist()):
+            point = (self.z[at.w_rows[group][row]], self.p[at.p_rows[group][row]])
+            P, q, A, lower, upper, soft = (np.array(v).ravel() for v in function(*point))
+            for i, value in zip(at.P_places[group][row].tolist(), P, strict=True):
+                self._put(k, self.m.of_entry(i, k), value, add=True)
+                self.P[of_P[i]] += value
+            for i, value in zip(at.q_places[group][row].tolist(), q, strict=True):
+                self._put(k, self.m.of_cost(i, k), value, add=True)
+                self.q[i] += value
+            for i, value in zip(at.A_rows[group][row].tolist(), A, strict=True):
+                self._put(k, self.m.of_entry(n_P + i, k), value)
+                self.A[of_A[i]] = value
+            rows = at.g_rows[group][row]
+            self.lower[rows], self.upper[rows] = lower, upper
+            for i, low, high in zip(rows.tolist(), lower, upper, strict=True):
+                self._put(k, self.m.of_bound(i, upper=False), low)
+                self._put(k, self.m.of_bound(i, upper=True), high)
+            tables = [
+                self.m.of_penalty(int(i), part)
+                for part in range(4)
+                for i in rows[model.stage.soft_rows]
+            ]
+            for offset, value in zip(tables, soft, strict=True):
+                self._put(k, offset, value)
+
+    def _put(self, k: int, offset: int, value: float, *, add: bool = False) -> None:
+        place = offset + self.layout.place(k)[0]
+        self.numbers[place] = value + (self.numbers[place] if add else 0.0)
+
+    def get(self, section: str, row: int, lane: int) -> float:
+        return float(self.numbers[self.m.offset(section, row) + lane])
+
+    def entry(self, lane: int, a, b) -> float:
+        """An entry of P or A as a lane finds it."""
+        key, m = pair(a, b), self.m
+        if key in m.literals:
+            return m.literals[key]
+        found = [self.get("W", of[key], lane) for of in (m.entries, m.incoming) if key in of]
+        return sum(found)
+
+
+@cache
+def filled(name: str) -> Filled:
+    return Filled(memory_of(LAYOUTS[name]()))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+class TestMemory:
+    def test_sections_follow_each_other(self, name):
+        m = filled(name).m
+        end = 0
+        for section in m.sections.values():
+            assert section.first == end
+            end += section.count
+        assert m.n_rows == end
+        assert sorted(m.place.values()) == list(range(len(m.nodes)))
+        rows = [*m.entries.values(), *m.incoming.values(), m.dump]
+        assert sorted(rows) == list(range(m.dump + 1))
+
+    def test_K_is_in_the_lanes(self, name):
+        """Every entry of P and A, also where two lanes contribute."""
+        f = filled(name)
+        wanted = [f.P[at] for at in positions(f.at.P_pattern)]
+        wanted += [f.A[at] for at in positions(f.at.A_pattern)]
+        found = [f.entry(lane, a, b) for lane, a, b in f.layout.couplings]
+        np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=1e-13)
+
+    def test_A_is_that_of_the_whole_problem(self, name):
+        f = filled(name)
+        whole = WholeProblem(f.problem)
+        wanted = whole.value(ca.jacobian(whole.g, whole.z), f.z, f.p)
+        np.testing.assert_allclose(f.A, wanted, rtol=1e-12, atol=1e-12)
+        wanted = whole.value(ca.gradient(whole.cost, whole.z), f.z, f.p)[:, 0]
+        np.testing.assert_allclose(f.q, wanted, rtol=1e-11, atol=1e-11)
+
+    def test_linear_cost_is_in_the_lanes(self, name):
+        f, found = filled(name), []
+        for lane, node in f.layout.var_nodes:
+            value = f.get("Q", f.m.place[node], lane)
+            if node in f.m.incoming:
+                value += f.get("W", f.m.incoming[node], lane)
+            found.append(value)
+        np.testing.assert_allclose(found, f.q, rtol=1e-13, atol=1e-13)
+
+    def test_bounds_are_in_the_lanes(self, name):
+        f = filled(name)
+        for row, (lane, node) in enumerate(f.layout.row_nodes):
+            kind, stored = f.layout.row_slot(node).kind, f.get("Q", f.m.place[node], lane)
+            assert stored == (f.upper if kind is RowKind.UPPER else f.lower)[row]
+            if node in f.m.upper:
+                assert f.get("U", f.m.upper[node], lane) == f.upper[row]
+            else:
+                absent = {RowKind.EQUALITY: f.lower[row], RowKind.LOWER: np.inf}
+                assert f.upper[row] == absent.get(kind, f.upper[row])
+
+    def test_what_lanes_do_not_have_is_nothing(self, name):
+        """Zeros, but for ones on the diagonal of variables; constants meet no variable."""
+        f, m = filled(name), filled(name).m
+        there = {*f.layout.var_nodes, *f.layout.row_nodes}
+        for lane in range(LANES):
+            for node in m.nodes:
+                if (lane, node) in there:
+                    continue
+                assert m.node_index[m.place[node], lane] == -1
+                assert f.get("Q", m.place[node], lane) == 0
+                diagonal = m.entries.get((node, node))
+                assert diagonal is None or f.get("W", diagonal, lane) == 1
+            for a, b in f.layout.edges:
+                have = [(lane, a), (lane, b)]
+                if b.stage >= f.layout.per_lane:
+                    have[1] = (lane + 1, Node(0, False, b.index))
+                if sum(place in there for place in have) == 1:
+                    assert f.entry(lane, a, b) == 0
+
+    def test_nodes_name_variables_and_rows(self, name):
+        f = filled(name)
+        table, places = f.m.node_index, [*f.layout.var_nodes, *f.layout.row_nodes]
+        assert sorted(table[table >= 0]) == list(range(len(places)))
+        for index, (lane, node) in enumerate(places):
+            assert table[f.m.place[node], lane] == index
+
+    def test_products_by_tables(self, name):
+        """P d, A d and A'y of random vectors."""
+        f = filled(name)
+        rng, n = np.random.default_rng(2), f.problem.n_vars
+        d, y = rng.uniform(-1, 1, n), rng.uniform(-1, 1, f.problem.n_cons)
+        numbers = f.numbers.copy()
+        for index, (lane, node) in enumerate(f.layout.var_nodes):
+            numbers[f.m.offset("X", f.m.place[node]) + lane] = d[index]
+        for index, (lane, node) in enumerate(f.layout.row_nodes):
+            numbers[f.m.offset("R", f.m.place[node]) + lane] = y[index]
+        tables = lane_products(f.m)
+        with_d, with_y = np.zeros(n + y.size), np.zeros(n + y.size)
+        for index, (lane, node) in enumerate([*f.layout.var_nodes, *f.layout.row_nodes]):
+            begin, split, end = tables.nodes[f.m.place[node], :3]
+            for t in range(begin, end):
+                entry, factor, beside = tables.terms[t].tolist()
+                if not 0 <= lane + beside < LANES:
+                    continue
+                value = tables.literals[-1 - entry] if entry < 0 else numbers[entry + lane]
+                target = with_d if t < split or node.is_row else with_y
+                target[index] += value * numbers[factor + lane]
+        np.testing.assert_allclose(with_d[:n], f.P @ d, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(with_d[n:], f.A @ d, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(with_y[:n], f.A.T @ y, rtol=1e-12, atol=1e-12)
+
+
+def test_penalties_of_soft_rows():
+    """Linear and quadratic, of both sides; sides without a bound have none."""
+    f = filled("soft")
+    soft = {node for node, _ in f.m.soft}
+    assert soft == {node for node in f.m.rows if f.layout.row_slot(node).soft}
+    for index, (lane, node) in enumerate(f.layout.row_nodes):
+        if not f.layout.row_slot(node).soft:
+            continue
+        k = int(f.problem.con_stage[index])
+        stage, i = f.problem.stages[k], index - int(f.problem.g_offset[k])
+        place = stage.soft_rows.tolist().index(i)
+        penalties = ca.Function("pen", [f.problem.shared, stage.p], [stage.penalties[place, :]])
+        own = f.p[f.problem.param_rows(k)][f.problem.n_x0 :]
+        wanted = np.array(penalties(*np.split(own, [f.problem.n_shared]))).ravel()
+        found = [f.get("H", f.m.soft[node, part], lane) for part in range(4)]
+        np.testing.assert_array_equal(found, wanted)
+    one_sided = filled("car").m
+    assert {part for _, part in one_sided.soft} == {0, 2}
+
+
+def test_rho_of_rows_whose_kind_is_known():
+    m = filled("pendulum_31").m
+    assert not m.rho
+    kinds = {m.of_rho(i, int(k)) for i, k in enumerate(m.layout.problem.con_stage)}
+    assert kinds == {RHO_ROW, RHO_EQUAL}
+    unknown = filled("limits").m
+    assert len(unknown.rho) == sum(
+        unknown.layout.row_slot(n).kind is RowKind.UNKNOWN for n in unknown.rows
+    )
+    assert len(unknown.rho) > 0
+
+
+# Levels of the reduction: lanes that have stages, to the power of two above.
+LEVELS = {
+    "pendulum_1": 1,
+    "pendulum_31": 5,
+    "pendulum_32": 5,
+    "mixed": 3,
+    "crane_5": 3,
+    "masses": 5,
+}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_levels_of_the_reduction(name):
+    m = filled(name).m
+    assert m.levels == LEVELS[name]
+    assert m.n_reduction == (2 * m.levels + 1) * len(m.layout.separators) ** 2
+    assert m.sections["W"].count >= m.n_reduction
+
+
+def test_constants_are_not_stored():
+    """Linear dynamics leave nothing but P and what the first and last stage have not in common."""
+    m = filled("masses").m
+    stored = {(a, b) for a, b in m.entries if a.is_row or b.is_row}
+    assert m.literals
+    assert len(stored) < len(m.literals)
+    assert set(m.literals.values()) <= {1.0, -1.0, -0.2}
