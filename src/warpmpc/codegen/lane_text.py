@@ -81,8 +81,9 @@ class LaneText:
         m = self._m
         if node in m.rho:
             return f"MEM(RHO_ROWS + {m.rho[node]})"
-        equal = m.layout.row_slot(node).kind is RowKind.EQUALITY
-        return "R_EQUAL" if equal else "R_ROW"
+        slot = m.layout.row_slot(node)
+        # A soft row is no equality, whatever its bounds: see `qp.conditioning`.
+        return "R_EQUAL" if slot.kind is RowKind.EQUALITY and not slot.soft else "R_ROW"
 
     def _diagonal(self, node: Node) -> str:
         if node.is_row:

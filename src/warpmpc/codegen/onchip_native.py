@@ -2,8 +2,8 @@
 
 On CUDA a thread is a lane.  On the CPU one thread does a problem: blocks of a lane run in a loop
 over the 32 lanes, the reduction works on vectors of lanes.  What QPs need lies in shared memory,
-see `LaneMemory`; z stays in the caller's array, d and y are read at the beginning and written at
-the end, and s of the caller serves as memory between QPs.
+see `LaneMemory`; z stays in the caller's array, d, s and y are read at the beginning and written at
+the end.  Between QPs X has d and s, R has y.
 """
 
 HEAD = r"""
@@ -25,7 +25,9 @@ SCALAR* const memory = scratch.data.ptr;
 #define DOWN(x, h) __shfl_down_sync(ALL, x, h)
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
+#define ROLLED_BY_8 _Pragma("unroll 8")
 #define SYNC __syncwarp();
+#define BARRIER asm volatile("" ::: "memory");
 #define CHIEF (lane == 0)
 #define READ(base, place) __ldg((base) + (place))
 #define NUMBER(pack) (pack)
@@ -52,7 +54,9 @@ auto down = [](Lanes x, int h) { for (int l = 0; l + h < 32; ++l) x[l] = x[l + h
 #define DOWN(x, h) down(x, h)
 #define UNROLL _Pragma("clang loop unroll(disable)")
 #define ROLLED
+#define ROLLED_BY_8
 #define SYNC
+#define BARRIER
 #define CHIEF true
 #define READ(base, place) (base)[place]
 #define NUMBER(pack) (pack)[0]
@@ -125,35 +129,31 @@ if (CHIEF) for (int i = 2; i < 8; ++i) status_of[i] = 0;
 const int* __restrict__ nodes = nodes_in.data;
 // A number of the caller that belongs to a node; nothing where a lane has no such node.
 auto fetch = [&](const SCALAR* from, int node, int first, int lane) -> SCALAR {{
-    const int i = nodes[node * 32 + lane];
+    const int i = READ(nodes, node * 32 + lane);
     return i < 0 ? (SCALAR)0 : from[i - first];
 }};
 auto put = [&](SCALAR* to, int node, int first, int lane, SCALAR x) {{
-    const int i = nodes[node * 32 + lane];
+    const int i = READ(nodes, node * 32 + lane);
     if (i >= 0) to[i - first] = x;
 }};
-// Code that runs once per iteration has to be short: it is fetched anew every time.
-ROLLED for (int row = 0; row < MEMORY_ROWS; ++row) EACH_LANE MEM(row) = 0;
-ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
-    const int at = nodes[i * 32 + lane];
-    if (at >= n_z) MEM(R_ROWS + i) = y_of[at - n_z];
-    else if (at >= 0) MEM(X_ROWS + i) = d_of[at];
+// Code that runs once per iteration has to be short, because it is fetched anew every time; the
+// caller's memory is asked for some numbers at a time, because each takes long.
+ROLLED_BY_8 for (int row = 0; row < MEMORY_ROWS; ++row) EACH_LANE MEM(row) = 0;
+Lanes odd = (Lanes)0;
+ROLLED_BY_8 for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+    const int at = READ(nodes, i * 32 + lane);
+    const bool is_row = at >= n_z;
+    const SCALAR x = at < 0 ? (SCALAR)0 : is_row ? s_of[at - n_z] : d_of[at];
+    const SCALAR y = is_row ? y_of[at - n_z] : (SCALAR)0;
+    MEM(X_ROWS + i) = x;
+    if (is_row) MEM(R_ROWS + i) = y;
+    OF_LANE(odd) += (x - x) + (y - y);
 }}
 // Numbers that are not finite are what a problem without solution leaves behind.
-Lanes odd = (Lanes)0;
-ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
-    const int at = nodes[i * 32 + lane];
-    const SCALAR x = at < 0 ? (SCALAR)0 : at < n_z ? MEM(X_ROWS + i) : MEM(R_ROWS + i);
-    const SCALAR s = at < n_z ? (SCALAR)0 : s_of[at - n_z];
-    OF_LANE(odd) += (x - x) + (s - s);
+if (!(summed(odd) == 0)) ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+    MEM(X_ROWS + i) = 0;
+    if (i < R_COUNT) MEM(R_ROWS + i) = 0;
 }}
-if (!(summed(odd) == 0))
-    ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
-        const int at = nodes[i * 32 + lane];
-        if (at >= n_z) {{ MEM(R_ROWS + i) = 0; s_of[at - n_z] = 0; }}
-        else MEM(X_ROWS + i) = 0;
-    }}
-SYNC
 const SCALAR ladder[POINTS] = {{ 0, {ladder} }};
 int spent = 0, last_status = RUNNING;
 // At the point itself: known from the search before.
@@ -167,26 +167,17 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     const int passes = REPORT_ALWAYS || iteration + 1 == n_iterations ? 2 : 1;
     ROLLED for (int pass = 0; pass < passes; ++pass) {{
     SYNC
-    ROLLED for (int i = 0; i < K_COUNT; ++i)
-        EACH_LANE MEM(W_ROWS + i) = READ(K_start_in.data, i * 32 + lane);
+    ROLLED_BY_8 for (int i = 0; i < K_COUNT; ++i) EACH_LANE MEM(W_ROWS + i) = 0;
     EACH_LANE {{
-        {clear_costs}
+        {clear}
     }}
     SYNC
-    ROLLED for (int stage = 0; stage < PER_LANE; ++stage) {{
-        ROLLED for (int part = 0; part < LINEARIZE_PARTS; ++part) {{
-            EACH_LANE {{
-                const int item = (lane * PER_LANE + stage) * LINEARIZE_PARTS + part;
-                if (item < n_stages * LINEARIZE_PARTS) {{
-                    const int* __restrict__ rows =
-                        linearize_in.data + linearize_in.data[2 * item + 1];
-                    SCALAR* __restrict__ base = memory + lane;
-                    {linearize}
-                }}
-            }}
-        }}
-        SYNC
+    ROLLED for (int item = 0; item < LINEARIZE_ITEMS; item += 32) EACH_LANE {{
+        const int* __restrict__ row = linearize_in.data + item + lane;
+        SCALAR* __restrict__ base = memory + lane;
+        {linearize}
     }}
+    SYNC
     EACH_LANE {{
         {add_incoming}
     }}
@@ -252,14 +243,10 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
         Lanes worst_of = (Lanes)0;
         EACH_LANE {{
             Pack cost = (Pack)0, squares = (Pack)0, absolute = (Pack)0, worst = (Pack)0;
-            ROLLED for (int both = 0; both < PER_LANE * EVALUATE_PARTS; ++both) {{
-                const int item = lane * PER_LANE * EVALUATE_PARTS + both;
-                if (item < n_stages * EVALUATE_PARTS) {{
-                    const int* __restrict__ rows =
-                        evaluate_in.data + evaluate_in.data[2 * item + 1];
-                    const SCALAR* __restrict__ base = memory + lane;
-                    {evaluate}
-                }}
+            ROLLED for (int item = 0; item < EVALUATE_ITEMS; item += 32) {{
+                const int* __restrict__ row = evaluate_in.data + item + lane;
+                const SCALAR* __restrict__ base = memory + lane;
+                {evaluate}
             }}
             OF_LANE(cost_of) = NUMBER(cost);
             OF_LANE(squares_of) = NUMBER(squares);
@@ -316,30 +303,32 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     SYNC
     if (choice > 0) {{
         const SCALAR taken = ladder[choice];
-        ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
-            const int at = nodes[i * 32 + lane];
+        ROLLED_BY_8 for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+            const int at = READ(nodes, i * 32 + lane);
             if (at >= 0 && at < n_z) z_of[at] += taken * MEM(X_ROWS + i);
         }}
     }}
     if (!usable) ROLLED for (int row = 0; row < X_COUNT; ++row) EACH_LANE MEM(X_ROWS + row) = 0;
 }}
 SYNC
-ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
-    const int at = nodes[i * 32 + lane];
-    if (at >= n_z) y_of[at - n_z] = MEM(R_ROWS + i);
-    else if (at >= 0) d_of[at] = MEM(X_ROWS + i);
+ROLLED_BY_8 for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+    const int at = READ(nodes, i * 32 + lane);
+    if (at >= n_z) {{
+        s_of[at - n_z] = MEM(X_ROWS + i);
+        y_of[at - n_z] = MEM(R_ROWS + i);
+    }} else if (at >= 0) d_of[at] = MEM(X_ROWS + i);
 }}
 if (CHIEF) {{ status_of[0] = last_status; status_of[1] = spent; }}
 """
 
-# Residuals of QP and optimality conditions, from K in memory, y in R and s of the caller.
+# Residuals of QP and optimality conditions, from K, d, s and y in memory.
 REPORT = r"""
 Lanes slope_of = (Lanes)0, of[8];
 UNROLL for (int i = 0; i < 8; ++i) of[i] = (Lanes)0;
 #define LARGEST(i, value) \
     { const SCALAR size = LIBM(fabs)(value); OF_LANE(of[i]) = MAX(OF_LANE(of[i]), size); }
 ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {
-    const int at = nodes[i * 32 + lane];
+    const int at = READ(nodes, i * 32 + lane);
     if (at >= 0) {
         const int* __restrict__ node = products_in.data + i * 8;
         const SCALAR* base = memory + lane;
@@ -363,7 +352,7 @@ ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {
             LARGEST(6, d)
             LARGEST(7, z_of[at])
         } else {
-            const SCALAR y = MEM(R_ROWS + i), s = s_of[at - n_z];
+            const SCALAR y = MEM(R_ROWS + i), s = MEM(X_ROWS + i);
             const int up = node[3];
             const SCALAR hi = up >= 0 ? MEM(U_ROWS + up) : up == -2 ? (SCALAR)INFINITY : q;
             const SCALAR lo = up == -3 ? (SCALAR)-INFINITY : q;

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from warpmpc.codegen.emit_native import Access, literal, place_text
 from warpmpc.codegen.fused_module import inlined, switch
 from warpmpc.codegen.fused_search_text import (
@@ -27,6 +29,7 @@ from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import Node
 from warpmpc.symbolic.row_kinds import RowKind
 
+_AT_ONCE = 4  # loads that wait together while all registers are taken
 STATIC_SHARED = 48 * 1024  # bytes that a kernel may declare itself
 
 
@@ -55,20 +58,18 @@ class OnchipNumbers:
 
 @dataclass(frozen=True, eq=False)
 class OnchipPlans:
-    """Programs of the stages; items are their parts, stage by stage.
+    """Programs of the stages; items are rounds of 32 lanes, see `item_table`.
 
     Attributes:
         linearize: To the contributions named in `outputs`.
         outputs: Of `linearize`.
         evaluate: To cost and violations; the last input is d.
-        parts: How many parts stages have in `linearize`, and in `evaluate`.
         names: Of the inputs at a point.
     """
 
     linearize: StagePlan
     outputs: Sequence[str]
     evaluate: StagePlan
-    parts: tuple[int, int]
     names: Sequence[str]
 
 
@@ -87,6 +88,7 @@ def onchip_head(memory: LaneMemory, dtype: str, *, static: bool, profile: bool) 
     defines |= {f"{name}_ROWS": s.first for name, s in memory.sections.items()}
     defines |= {
         "X_COUNT": memory.sections["X"].count,
+        "R_COUNT": memory.sections["R"].count,
         "NX": memory.n_separators,
         "LEVELS": memory.levels,
         "K_COUNT": memory.dump,
@@ -121,7 +123,7 @@ class OnchipText:
             "invert": INVERT_PIVOT,
             "inputs": self._inputs(),
             "ladder": ", ".join(literal(step, dtype) for step in rule.ladder),
-            "clear_costs": "\n".join(self._clear_costs()),
+            "clear": "\n".join(self._clear()),
             "linearize": self._linearize(dtype),
             "prepare": "\n".join(self._prepare(lane, restart=restart)),
             "eliminate": "\n".join(lane.elimination()),
@@ -148,8 +150,8 @@ class OnchipText:
         lines = [f"#define {name} {literal(value, dtype)}" for name, value in numbers.items()]
         lines.append(f"#define POINTS {len(self._rule.ladder) + 1}")
         lines += [f"#define RECORD {int(record)}", f"#define REPORT_ALWAYS {int(always)}"]
-        parts = zip(("LINEARIZE_PARTS", "EVALUATE_PARTS"), self._plans.parts, strict=True)
-        lines += [f"#define {name} {count}" for name, count in parts]
+        lines.append(f"#define LINEARIZE_ITEMS {self._plans.linearize.n_items}")
+        lines.append(f"#define EVALUATE_ITEMS {self._plans.evaluate.n_items}")
         return "\n".join(lines)
 
     def _inputs(self) -> str:
@@ -170,12 +172,18 @@ class OnchipText:
             for i, name in enumerate(self._plans.names)
         }
 
-    def _clear_costs(self) -> list[str]:
-        return [
-            f"MEM(Q_ROWS + {i}) = (SCALAR)0;"
-            for i, node in enumerate(self._m.nodes)
-            if not node.is_row
-        ]
+    def _clear(self) -> list[str]:
+        """Linear costs are added up; variables that a lane does not have get a one in K."""
+        m = self._m
+        lines = [f"MEM(Q_ROWS + {i}) = 0;" for i, node in enumerate(m.nodes) if not node.is_row]
+        diagonals = m.diagonals
+        for word in range(-(-len(diagonals) // 32)):
+            lines.append(f"{{ const int absent = READ(absent_in.data, {word * 32} + lane);")
+            lines.append("if (absent) {")
+            for bit, row in enumerate(diagonals[32 * word : 32 * word + 32]):
+                lines.append(f"if (absent & {1 << bit}u) MEM(W_ROWS + {row}) = 1;")
+            lines.append("}}")
+        return lines
 
     def _add_incoming(self) -> list[str]:
         """Linear costs that come from the lane before."""
@@ -192,7 +200,7 @@ class OnchipText:
             self._written(case.program, access, dtype)
             for case, access in zip(plan.cases, plan.accesses, strict=True)
         ]
-        return switch("linearize_in.data[2 * item]", cases)
+        return _dispatched(plan, "LINEARIZE_ITEMS", cases)
 
     def _written(self, program: ScalarProgram, access: Access, dtype: str) -> list[str]:
         lines, values = inlined(program, access, dtype, **self._reads())
@@ -221,12 +229,13 @@ class OnchipText:
         return lines
 
     def _row(self, lane: LaneText, i: int, node: Node, *, restart: bool) -> list[str]:
-        m, kind = self._m, self._m.layout.row_slot(node).kind
-        lines = [lane.bounds(node)]
+        m, slot = self._m, self._m.layout.row_slot(node)
+        kind, lines = slot.kind, [lane.bounds(node)]
         names = ("lo", "hi") if node in m.upper else ("hi",) if kind is RowKind.UPPER else ("lo",)
         if kind is RowKind.UNKNOWN:
+            equal = "R_ROW" if slot.soft else "R_EQUAL"
             lines += [
-                "const SCALAR kind = hi - lo < SAME ? R_EQUAL : R_ROW;",
+                f"const SCALAR kind = hi - lo < SAME ? {equal} : R_ROW;",
                 "const SCALAR r = ((lo < -ABSENT) & (hi > ABSENT)) ? R_FREE : kind;",
                 f"MEM(RHO_ROWS + {m.rho[node]}) = r;",
             ]
@@ -240,7 +249,7 @@ class OnchipText:
         if "hi" in names or kind is RowKind.EQUALITY:
             lines.append(f"is_crossed = {names[-1]} < -INFINITE ? (SCALAR)1 : is_crossed;")
         lines += self._penalties(node)
-        s = "(SCALAR)0" if restart else f"fetch(s_of, {i}, n_z, lane)"
+        s = "(SCALAR)0" if restart else f"MEM(X_ROWS + {i})"
         return [
             *lines,
             f"const SCALAR s = {s}, v = s + r * MEM(R_ROWS + {i});",
@@ -274,13 +283,15 @@ class OnchipText:
     def _correct(self, lane: LaneText) -> list[str]:
         """The first iteration starts from s of the QP before, not from the projection of v."""
         lines = []
-        for i, node in enumerate(self._m.nodes):
-            if node.is_row:
-                x = f"MEM(X_ROWS + {i})"
-                lines += [
-                    f"{{ const SCALAR v = {x} + fetch(s_of, {i}, n_z, lane); {lane.bounds(node)}",
-                    f"{x} = v; MEM(R_ROWS + {i}) = 2 * {lane.project(node)} - v; }}",
-                ]
+        for count, node in enumerate(self._m.rows):
+            i = self._m.place[node]
+            x = f"MEM(X_ROWS + {i})"
+            if count % _AT_ONCE == 0:
+                lines.append("BARRIER")
+            lines += [
+                f"{{ const SCALAR v = {x} + fetch(s_of, {i}, n_z, lane); {lane.bounds(node)}",
+                f"{x} = v; MEM(R_ROWS + {i}) = 2 * {lane.project(node)} - v; }}",
+            ]
         return lines
 
     def _slope(self) -> list[str]:
@@ -302,7 +313,7 @@ class OnchipText:
             collected(case.program, access, dtype, POINT_SUMS, **{**self._reads(), "in0": moved})
             for case, access in zip(plan.cases, plan.accesses, strict=True)
         ]
-        return switch("evaluate_in.data[2 * item]", cases)
+        return _dispatched(plan, "EVALUATE_ITEMS", cases)
 
     def _finish(self, lane: LaneText) -> list[str]:
         lines = []
@@ -311,8 +322,41 @@ class OnchipText:
                 lines += [
                     f"{{ const SCALAR v = MEM(X_ROWS + {i}); {lane.bounds(node)}",
                     f"const SCALAR s = {lane.project(node)};",
-                    f"put(s_of, {i}, n_z, lane, usable ? s : (SCALAR)0);",
+                    f"MEM(X_ROWS + {i}) = usable ? s : (SCALAR)0;",
                     f"const SCALAR y = (v - s) / {lane.inverse_rho(node)};",
                     f"MEM(R_ROWS + {i}) = honest ? y : (SCALAR)0; }}",
                 ]
         return lines
+
+
+def item_table(plan: StagePlan) -> np.ndarray:
+    """Case of each item, -1 for none, then entry 0 of each item, entry 1, and so on.
+
+    What the lanes of a round read lies side by side, and no load waits for another one.
+    """
+    head = plan.table[: 2 * plan.n_items].reshape(-1, 2)
+    table = np.zeros((1 + _n_entries(plan), plan.n_items), dtype=np.int32)
+    table[0] = head[:, 0]
+    counts = [_used(access) for access in plan.accesses]
+    for item, (case, begin) in enumerate(head.tolist()):
+        if case >= 0:
+            table[1 : 1 + counts[case], item] = plan.table[begin : begin + counts[case]]
+    return table
+
+
+def _used(access: Access) -> int:
+    """Table entries of a case."""
+    slots = [slot for places in (*access.inputs, *access.outputs) for slot, _ in places]
+    return 1 + max(slots, default=-1)
+
+
+def _n_entries(plan: StagePlan) -> int:
+    return max((_used(access) for access in plan.accesses), default=0)
+
+
+def _dispatched(plan: StagePlan, n_items: str, cases: Sequence[list[str]]) -> str:
+    """The case of an item; ``row`` points to its column of the table."""
+    entries = range(_n_entries(plan))
+    rows = [f"const int r{slot} = READ(row, {n_items} * {slot + 1});" for slot in entries]
+    bodies = [[line for line in case if "= ROW(" not in line] for case in cases]
+    return "\n".join(["const int kind = READ(row, 0);", *rows, switch("kind", bodies)])

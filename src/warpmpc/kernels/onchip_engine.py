@@ -84,11 +84,12 @@ class OnchipKernel:
         self._memory, self._text, self._dtype = memory, text, dtype
         self._kernels: dict[OnchipCounts, wp.Kernel] = {}
         with jax.ensure_compile_time_eval():
-            self._tables = [jnp.asarray(table, dtype=jnp.int32) for table in tables]
-            self._nodes = jnp.asarray(memory.node_index.ravel())
+            self._tables = [_pointed(table, jnp.int32) for table in tables]
+            lanes = (memory.node_index, memory.absent)
+            self._lanes = [_pointed(table, jnp.int32) for table in lanes]
             found = lane_products(memory)
             self._products = [_pointed(found.nodes, jnp.int32), _pointed(found.terms, jnp.int32)]
-            self._numbers = [_pointed(memory.K_start, dtype), _pointed(found.literals, dtype)]
+            self._literals = _pointed(found.literals, dtype)
 
     @cached_property
     def shared_bytes(self) -> int:
@@ -98,8 +99,8 @@ class OnchipKernel:
     def kernel_text(self, counts: OnchipCounts, names: Sequence[str]) -> FusedKernelText:
         """What the kernel is made from; numbers of iterations are no part of it."""
         static = self.shared_bytes <= STATIC_SHARED
-        tables = ("linearize_in", "evaluate_in", "nodes_in", "products_in", "terms_in")
-        numbers = ("n_stages", "n_iterations", "n_admm")
+        tables = ("linearize_in", "evaluate_in", "nodes_in", "absent_in", "products_in", "terms_in")
+        numbers = ("n_iterations", "n_admm")
         return FusedKernelText(
             name="onchip_solve",
             title="All SQP iterations of an MPC problem in one launch, one warp per problem.",
@@ -108,7 +109,7 @@ class OnchipKernel:
                 *(Argument(f"{name}_in") for name in names if name not in ("z", "y")),
                 Argument("active_in", "whole"),
                 *(Argument(name, "table") for name in tables),
-                *(Argument(name, "vector") for name in ("K_start_in", "literals_in")),
+                Argument("literals_in", "vector"),
                 *(Argument(name, "number") for name in numbers),
             ],
             outputs=[
@@ -156,10 +157,9 @@ class OnchipKernel:
                 *given,
                 active.astype(jnp.int32),
                 *self._tables,
-                self._nodes,
+                *self._lanes,
                 *self._products,
-                *self._numbers,
-                self._memory.layout.problem.horizon + 1,
+                self._literals,
                 counts.sqp,
                 counts.admm,
                 point["z"],

@@ -17,10 +17,11 @@ import casadi as ca
 import numpy as np
 
 from warpmpc.codegen.from_casadi import translate
-from warpmpc.codegen.onchip_text import OnchipPlans
+from warpmpc.codegen.onchip_text import OnchipPlans, item_table
 from warpmpc.codegen.stage_module import StageCase, merged_cases, plan_stages
 from warpmpc.sqp.stage_programs import StagePrograms
 from warpmpc.symbolic.lane_memory import LaneMemory
+from warpmpc.symbolic.lanes import LANES
 
 COST = 0  # number of the part that is the cost; rows follow
 
@@ -53,23 +54,34 @@ class OnchipStages:
         self._programs, self._m = programs, memory
         self._at = programs.assembly
         self._parts = stage_parts(programs)
-        self._count = 1 + max(part.number for part in self._parts)
-        n_items = self._count * (programs.problem.horizon + 1)
+        self._rounds = self._used_rounds()
+        n_items = LANES * len(self._rounds)
         self.plans = OnchipPlans(
             linearize=plan_stages(merged_cases(self._linearizations()), n_items),
             outputs=programs.linearize_functions[1],
             evaluate=plan_stages(merged_by_program(self._evaluations()), n_items),
-            parts=(self._count, self._count),
             names=list(programs.point_rows),
         )
 
     @property
     def tables(self) -> list[np.ndarray]:
         """Of both plans."""
-        return [self.plans.linearize.table, self.plans.evaluate.table]
+        return [item_table(plan) for plan in (self.plans.linearize, self.plans.evaluate)]
+
+    def _used_rounds(self) -> dict[tuple[int, int], int]:
+        """Numbers of the rounds: a stage of all lanes and a part that some lane has there."""
+        layout = self._m.layout
+        used = {
+            (layout.place(int(k))[1], part.number)
+            for part in self._parts
+            for k in self._at.stages[part.group]
+        }
+        return {which: i for i, which in enumerate(sorted(used))}
 
     def _items(self, part: StagePart) -> np.ndarray:
-        return self._at.stages[part.group] * self._count + part.number
+        places = [self._m.layout.place(int(k)) for k in self._at.stages[part.group]]
+        items = [self._rounds[stage, part.number] * LANES + lane for lane, stage in places]
+        return np.array(items, dtype=np.int64)
 
     def _point(self, name: str) -> Callable[[int, int], int]:
         """Offset of an element of an input, seen from the lane of a stage."""

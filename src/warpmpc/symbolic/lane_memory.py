@@ -233,21 +233,26 @@ class LaneMemory:
         return table
 
     @cached_property
-    def K_start(self) -> np.ndarray:
-        """Entries before stages add to them: one on the diagonal of variables that do not exist."""
-        start = np.zeros((self.dump, LANES))
-        for node in self.nodes:
-            row = self.entries.get((node, node))
-            if row is not None:
-                start[row] = self.node_index[self.place[node]] < 0
-        return start
+    def diagonals(self) -> list[int]:
+        """Rows within W of the diagonal entries of variables."""
+        return [self.entries[(n, n)] for n in self.nodes if (n, n) in self.entries]
+
+    @cached_property
+    def absent(self) -> IntArray:
+        """For each lane a bit per diagonal entry: whether the lane has no such variable."""
+        nodes = [n for n in self.nodes if (n, n) in self.entries]
+        words = np.zeros((-(-len(nodes) // 32), LANES), dtype=np.uint32)
+        for i, node in enumerate(nodes):
+            missing = self.node_index[self.place[node]] < 0
+            words[i // 32] |= missing.astype(np.uint32) << np.uint32(i % 32)
+        return words.view(np.int32)
 
 
 def _literals(layout: LaneLayout) -> dict[Pair, float]:
     """Entries of A with the same constant in all lanes that have the row.
 
-    Where a lane does not have the row, the constant does no harm if it has no such variable either:
-    then both are nothing but zeros.
+    Where a lane does not have the entry, the constant does no harm if it has neither the row nor
+    the variable: then both are nothing but zeros.
     """
     at = layout.assembly
     values = _constants(layout)
@@ -255,15 +260,15 @@ def _literals(layout: LaneLayout) -> dict[Pair, float]:
     first = at.P_pattern.nnz
     for value, (lane, a, b) in zip(values, layout.couplings[first:], strict=True):
         found.setdefault((a, b), {})[lane] = value
-    variables = {(lane, node) for lane, node in layout.var_nodes}
+    there = {*layout.var_nodes, *layout.row_nodes}
     literals = {}
     for (a, b), by_lane in found.items():
-        variable = b if a.is_row else a
+        row, variable = (a, b) if a.is_row else (b, a)
         ahead = int(variable.stage >= layout.per_lane)
         own = Node(variable.stage - ahead * layout.per_lane, False, variable.index)
         absent = set(range(LANES)) - set(by_lane)
         distinct = set(by_lane.values())
-        harmless = all((lane + ahead, own) not in variables for lane in absent)
+        harmless = not any((lane + ahead, own) in there or (lane, row) in there for lane in absent)
         if len(distinct) == 1 and None not in distinct and harmless:
             literals[pair(a, b)] = distinct.pop()
     return literals
