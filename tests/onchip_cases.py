@@ -25,9 +25,11 @@ def crane(horizon: int = 5) -> MPCProblem:
     for k in range(horizon + 1):
         z, after = ca.SX.sym("z", 3), ca.SX.sym("after", 3)
         cost = z[0] ** 2 + 0.1 * z[1] ** 2 + 0.2 * z[2] ** 2
+        residual = None
         rows, lower, upper, names = [z[2]], [-1.0], [1.0], ["force"]
         if k < horizon:
-            cost += 0.5 * (after[0] - z[0]) ** 2 + 0.3 * (after[2] + z[1] * z[2]) ** 2
+            cost += 0.5 * (after[0] - z[0]) ** 2
+            residual = after[2] + z[1] * z[2]
             rows += [after[0] - z[0] - 0.2 * z[1], after[1] - z[1] - 0.2 * (z[2] - ca.sin(z[0]))]
             rows += [after[2] - z[2]]
             lower, upper = [*lower, 0.0, 0.0, -0.2], [*upper, 0.0, 0.0, 0.25]
@@ -36,7 +38,7 @@ def crane(horizon: int = 5) -> MPCProblem:
             rows, names = [*rows, z[0] - x0[0], z[1] - x0[1]], [*names, "start 0", "start 1"]
             lower, upper = [*lower, 0.0, 0.0], [*upper, 0.0, 0.0]
         given = (z, after if k < horizon else None, None, cost, ca.vertcat(*rows))
-        stages.append(Stage(*given, lower, upper, n_x=2, row_names=names))
+        stages.append(Stage(*given, lower, upper, residual=residual, n_x=2, row_names=names))
     return MPCProblem(stages, x0=x0)
 
 

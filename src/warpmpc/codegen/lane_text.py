@@ -180,19 +180,32 @@ class LaneText:
         return [f"SCALAR r{i} = MEM(R_ROWS + {i});" for i in range(self._m.n_interior)]
 
     def iteration(self) -> list[str]:
-        """One ADMM iteration: R and g are right-hand sides before and after."""
+        """One ADMM iteration: R and g are right-hand sides before and after.
+
+        Both solves with the interior are one text that runs twice: what does not fit into the
+        instruction cache of a scheduler is fetched at half the speed.
+        """
         separators = range(self._m.n_separators)
-        lines = _block([*self._right_hand_side(), *self._solve(), *self._outwards()])
+        update = [line for node in self._m.elimination.order for line in self._update(node)]
+        lines = ["ROLLED for (int half = 0; half < 2; ++half) {"]
+        lines += _block(
+            [
+                *self._right_hand_side(),
+                *("if (half) {", *self._inwards(), "}"),
+                *self._solve(),
+                *("if (half) {", *update, *self._update_separators()),
+                *("} else {", *self._outwards(), "}"),
+            ]
+        )
         if separators:
+            lines.append("if (!half) {")
             lines += [f"FROM_BEFORE({i}, before, b, 1)" for i in separators]
             lines += _block(
                 [f"{_kept('s', i)} -= IF_BEFORE({_kept('before', i)});" for i in separators]
             )
             lines += self._reduction()
-            lines += [f"FROM_BEHIND({i}, behind, y, 1)" for i in separators]
-        update = [line for node in self._m.elimination.order for line in self._update(node)]
-        last = [*self._right_hand_side(), *self._inwards(), *self._solve(), *update]
-        return [*lines, *_block([*last, *self._update_separators()])]
+            lines += [*(f"FROM_BEHIND({i}, behind, y, 1)" for i in separators), "}"]
+        return [*lines, "}"]
 
     def _outwards(self) -> list[str]:
         """Right-hand sides of the own separators, and what those of the next lane lose."""
@@ -231,18 +244,20 @@ class LaneText:
     def _reduction(self) -> list[str]:
         """Solves for the separators: s becomes y."""
         size = self._m.n_separators
-        nx, block, lines = range(size), size * size, []
-        for level in range(self._m.levels):
-            step, first = 1 << level, 2 * level * block
-            lines += [f"FROM_BEFORE({i}, before, s, {step})" for i in nx]
-            lines += [f"FROM_BEHIND({i}, behind, s, {step})" for i in nx]
-            products = []
-            for i in nx:
-                for j in nx:
-                    at, s = first + i * size + j, _kept("s", i)
-                    products.append(f"{s} -= MEM(W_ROWS + {at}) * {_kept('before', j)};")
-                    products.append(f"{s} -= MEM(W_ROWS + {at + block}) * {_kept('behind', j)};")
-            lines += _block(products)
+        nx, block = range(size), size * size
+        lines = [
+            "ROLLED for (int level = 0; level < LEVELS; ++level) {",
+            "const int h = 1 << level;",
+        ]
+        lines += [f"FROM_BEFORE({i}, before, s, h)" for i in nx]
+        lines += [f"FROM_BEHIND({i}, behind, s, h)" for i in nx]
+        products = [f"const int first = W_ROWS + level * {2 * block};"]
+        for i in nx:
+            for name, place in (("before", 0), ("behind", block)):
+                terms = [f"MEM(first + {place + i * size + j}) * {_kept(name, j)}" for j in nx]
+                products.append(f"const SCALAR {name[2]}{i}_ = {' + '.join(terms)};")
+            products.append(f"{_kept('s', i)} -= f{i}_ + h{i}_;")
+        lines += [*_block(products), "}"]
         last = 2 * self._m.levels * block
         solutions = []
         for i in nx:
