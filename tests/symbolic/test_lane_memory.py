@@ -24,8 +24,10 @@ class Filled:
         self.z = rng.uniform(-1, 1, self.problem.n_vars)
         self.p = rng.uniform(0.5, 1.5, self.problem.n_params)
         self.numbers = np.zeros(memory.n_rows * LANES)
-        start = memory.sections["W"].first * LANES
-        self.numbers[start : start + memory.K_start.size] = memory.K_start.ravel()
+        for i, row in enumerate(memory.diagonals):
+            absent = memory.absent.view(np.uint32)[i // 32] >> np.uint32(i % 32) & np.uint32(1)
+            place = memory.offset("W", row)
+            self.numbers[place : place + LANES] = absent
         n, m = self.problem.n_vars, self.problem.n_cons
         self.P, self.q, self.A = np.zeros((n, n)), np.zeros(n), np.zeros((m, n))
         self.lower, self.upper = np.zeros(m), np.zeros(m)
