@@ -1,0 +1,99 @@
+"""Generated text of a lane: what numbers cannot show."""
+
+import re
+
+import pytest
+
+from mpc_cases import pendulum
+from onchip_cases import crane, limits, masses, memory_of
+from sqp_cases import soft_arm
+from warpmpc.codegen.lane_text import KEPT, LaneText
+from warpmpc.symbolic.lane_memory import LaneMemory
+from warpmpc.systems import cartpole
+
+PROBLEMS = {
+    "cartpole": lambda: cartpole.build(100),
+    "crane": lambda: crane(40),
+    "limits": lambda: limits(5),
+    "masses": masses,
+    "soft": lambda: soft_arm(5),
+}
+
+
+@pytest.fixture(scope="module", params=PROBLEMS)
+def memory(request) -> LaneMemory:
+    return memory_of(PROBLEMS[request.param]())
+
+
+def whole(memory: LaneMemory, dtype: str = "float64") -> str:
+    text = LaneText(memory, dtype)
+    return "\n".join([*text.elimination(), *text.iteration()])
+
+
+def test_the_same_text_every_time(memory):
+    assert whole(memory) == whole(memory)
+
+
+def test_nothing_is_kept_beyond_what_is_declared(memory):
+    counts = LaneText(memory, "float64").counts
+    assert list(counts) == list(KEPT)
+    for name, index in {(n, int(i)) for i, n in re.findall(r"KEEP\((\d+), (\w+)\)", whole(memory))}:
+        assert index < counts[name]
+
+
+def test_rows_lie_inside_their_sections(memory):
+    for name, row in set(re.findall(r"MEM\((\w+)_ROWS \+ (\d+)\)", whole(memory))):
+        assert int(row) < memory.sections[name].count
+
+
+def test_the_factor_is_kept_once_and_read_in_every_iteration(memory):
+    text, n_L = LaneText(memory, "float64"), memory.elimination.n_L
+    made = re.findall(r"KEEP\((\d+), l\) = ", "\n".join(text.elimination()))
+    assert sorted(map(int, made)) == list(range(n_L))
+    read = re.findall(r"KEEP\((\d+), l\) \*", "\n".join(text.iteration()))
+    assert {int(i): read.count(i) for i in set(read)} == dict.fromkeys(range(n_L), 2)
+
+
+def test_counts_are_those_of_the_text(memory):
+    """Multiplications and additions of the solves and the reduction, as often as they run."""
+    text = LaneText(memory, "float64")
+    counts, size = text.counts, memory.n_separators
+    assert counts["l"] == memory.elimination.n_L
+    solves = 2 * (2 * counts["l"] + memory.n_interior) + 2 * counts["e"]
+    assert text.counted_operations() == solves + (2 * memory.levels + 1) * size**2
+    values = text.counted_values()
+    assert values["factor"] <= counts["l"] + counts["i"]
+    assert values["couplings"] <= counts["e"]
+    assert values["working"] == memory.n_interior + 2 * size
+
+
+def test_text_does_not_depend_on_the_horizon_beyond_stages_per_lane():
+    assert whole(memory_of(crane(40))) == whole(memory_of(crane(50)))
+    assert whole(memory_of(crane(40))) != whole(memory_of(crane(31)))
+
+
+def test_constants_are_numbers_of_the_text():
+    """Entries of linear dynamics are neither kept nor read, but where the last lane has none."""
+    m = memory_of(masses())
+    text = LaneText(m, "float32")
+    assert text.counted_values()["couplings"] < text.counts["e"]
+    assert re.search(r"= -?0\.2\d*f", whole(m, "float32"))
+    assert not set(m.literals) & set(m.entries)
+
+
+def test_rows_of_known_kind_read_neither_rho_nor_a_second_bound():
+    assert "RHO_ROWS" not in whole(memory_of(pendulum(5)))
+    assert "RHO_ROWS" in whole(memory_of(limits(5)))
+    text = LaneText(memory_of(limits(5)), "float64")
+    m = memory_of(limits(5))
+    lower = [n for n in m.rows if n not in m.upper]
+    assert all("hi" not in text.bounds(n) for n in lower)
+
+
+def test_soft_rows_are_no_equalities():
+    """As in other engines: rho of an equality would pull them back to their bounds."""
+    m = memory_of(soft_arm(5))
+    text = LaneText(m, "float64")
+    soft = [n for n in m.rows if m.layout.row_slot(n).soft]
+    assert {m.layout.row_slot(n).kind.name for n in soft} >= {"BOTH", "EQUALITY"}
+    assert {text.inverse_rho(n) for n in soft} == {"R_ROW"}

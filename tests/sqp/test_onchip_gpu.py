@@ -1,0 +1,149 @@
+"""One warp per problem on a CUDA device: accuracy, isolation, determinism, the choice of auto."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import warpmpc as wm
+from mpc_cases import mixed_stages, pendulum
+from onchip_cases import as_problem, crane, limits, uneven
+from sqp_cases import points, soft_arm
+from warpmpc.systems import car, cartpole, quadrotor
+from warpmpc.systems import pendulum as pendulum_system
+
+pytestmark = pytest.mark.gpu
+
+QP = wm.ADMMSettings(max_iter=50, check_every=0, adaptive_rho_every=0, scaling=0)
+LADDER = wm.LineSearchSettings(step_min=0.1)
+FIXED = wm.SQPSettings(mode="fixed", max_iter=3, qp=QP, line_search=LADDER, convexify="gershgorin")
+LIMITS = {"float32": 5e-3, "float64": 1e-8}
+BATCH = 1000
+# Problem, settings, size of the points.
+CASES = {
+    "pendulum_1": (lambda: pendulum(1), FIXED, 0.3),
+    "pendulum_31": (lambda: pendulum(31), FIXED, 0.3),
+    "pendulum_33": (lambda: pendulum(33), FIXED, 0.3),
+    "pendulum_70": (lambda: pendulum(70), FIXED, 0.3),
+    "cartpole": (lambda: cartpole.build(40), FIXED, 0.3),
+    "car": (lambda: car.build(20), FIXED, 0.3),
+    "soft": (soft_arm, FIXED, 0.3),
+    "crane": (lambda: crane(40), FIXED, 0.3),
+    "uneven": (uneven, FIXED, 0.3),
+    "exact_merit": (
+        mixed_stages,
+        replace(FIXED, hessian="exact", line_search=replace(LADDER, kind="merit"), record=True),
+        0.5,
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("name", CASES)
+def test_iterates_are_those_of_the_staged_engine_in_float64(name, dtype):
+    make, settings, spread = CASES[name]
+    problem = as_problem(make())
+    z, p = points(problem, 33, spread)
+    args = (p[:, : problem.n_x0], p[:, problem.n_x0 :], z)
+    wanted = wm.MPCSolver(problem, settings, "float64", "staged").solve(*args)
+    found = wm.MPCSolver(problem, settings, dtype, "onchip").solve(*(a.astype(dtype) for a in args))
+    assert {device.platform for device in found.z.devices()} == {"gpu"}
+    limit = LIMITS[dtype]
+    np.testing.assert_allclose(found.z, wanted.z, atol=limit)
+    size = 1 + np.abs(wanted.y).max()
+    np.testing.assert_allclose(np.asarray(found.y) / size, np.asarray(wanted.y) / size, atol=limit)
+    np.testing.assert_allclose(found.cost, wanted.cost, rtol=limit, atol=limit)
+    if dtype == "float64":
+        for key in ("status", "primal_residual", "dual_residual", "kkt_residual", "theta"):
+            ours, theirs = np.asarray(getattr(found, key)), np.asarray(getattr(wanted, key))
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=limit, err_msg=key)
+
+
+def starts(dtype="float32"):
+    return np.random.default_rng(0).uniform(-0.3, 0.3, (BATCH, 2)).astype(dtype)
+
+
+@pytest.fixture(scope="module")
+def solver():
+    return wm.MPCSolver(pendulum(40), FIXED, "float32", "onchip")
+
+
+def leaves(solution):
+    found, _ = jax.tree_util.tree_flatten_with_path(solution)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in found}
+
+
+def test_bits_repeat_and_nothing_leaves_the_device(solver):
+    x0 = jnp.asarray(starts())
+    first = leaves(solver.solve(x0))
+    for _ in range(3):
+        with jax.transfer_guard("disallow"):
+            again = jax.block_until_ready(solver.solve(x0))
+        for key, value in leaves(again).items():
+            np.testing.assert_array_equal(value, first[key], err_msg=key)
+
+
+@pytest.mark.parametrize("batch", [1, 31, 33])
+def test_neighbours_make_no_difference(solver, batch):
+    alone, among = leaves(solver.solve(starts()[:batch])), leaves(solver.solve(starts()))
+    for key, value in alone.items():
+        np.testing.assert_array_equal(value, among[key][:batch], err_msg=key)
+
+
+def test_permuting_the_batch_permutes_the_result(solver):
+    order = np.random.default_rng(1).permutation(BATCH)
+    here, there = leaves(solver.solve(starts()[order])), leaves(solver.solve(starts()))
+    for key, value in there.items():
+        np.testing.assert_array_equal(here[key], value[order], err_msg=key)
+
+
+def test_bad_instances_change_no_bit_of_others(solver):
+    x0 = starts()
+    z = np.array(solver.z_guess(x0))
+    plain = leaves(solver.solve(x0, warm_start=z))
+    x0[45, 1], z[700, 7] = np.nan, np.inf
+    spoiled = leaves(solver.solve(x0, warm_start=z))
+    assert spoiled[".status"][[45, 700]].tolist() == [wm.MPCStatus.NON_FINITE] * 2
+    good = np.delete(np.arange(BATCH), [45, 700])
+    for key, value in plain.items():
+        np.testing.assert_array_equal(spoiled[key][good], value[good], err_msg=key)
+
+
+def test_crossed_and_absent_bounds():
+    bounds = np.array([[-0.1, 0.1], [-np.inf, np.inf], [0.05, 0.05], [0.2, -0.2], [np.nan, 1.0]])
+    x0 = np.random.default_rng(0).uniform(-0.3, 0.3, (5, 2))
+    found, wanted = (
+        wm.MPCSolver(limits(34), FIXED, "float64", engine).solve(x0, {"limit": bounds})
+        for engine in ("onchip", "staged")
+    )
+    np.testing.assert_array_equal(found.status, wanted.status)
+    np.testing.assert_allclose(found.z, wanted.z, atol=LIMITS["float64"])
+
+
+def test_gradient(solver):
+    staged = wm.MPCSolver(pendulum(40), FIXED, "float64", "staged")
+    found = jax.grad(lambda x: solver.solve(x).u[:, 0].sum())(jnp.asarray(starts()[:40]))
+    wanted = jax.grad(lambda x: staged.solve(x).u[:, 0].sum())(jnp.asarray(starts("float64")[:40]))
+    size = np.abs(wanted).max()
+    close = np.abs(np.asarray(found) - np.asarray(wanted)).max(axis=1) < 0.05 * size
+    assert close.mean() > 0.9  # an instance at the edge of its active set may fall to either side
+
+
+def test_closed_loop(solver):
+    def plant(x, u):
+        return x + 0.1 * jnp.stack([x[:, 1], 9.81 * jnp.sin(x[:, 0]) + u[:, 0]], axis=1)
+
+    loop = wm.rollout(solver, plant, jnp.asarray(starts()), 30)
+    assert np.abs(np.asarray(loop.x)[:, -1, 0]).max() < 0.05
+
+
+SYSTEMS = {"pendulum": pendulum_system, "cartpole": cartpole, "car": car, "quadrotor": quadrotor}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_auto(name):
+    made = SYSTEMS[name].make()
+    solver = wm.MPCSolver(made.problem, made.settings, "float32")
+    assert solver.engine == ("staged" if name == "quadrotor" else "onchip")
