@@ -23,6 +23,7 @@ from warpmpc.symbolic.row_kinds import RowKind
 # What lanes keep between blocks: entries of L, inverse pivots, couplings with separators, the
 # right-hand side of separators, the same reduced, what goes to the next lane, the solution, and
 # what comes from both sides.
+_LONGEST_LOOP = 600  # multiply-adds; measured on an H200: 484 are faster unfolded, 700 folded
 KEPT = ("l", "i", "e", "g", "s", "b", "y", "before", "behind")
 
 
@@ -179,33 +180,45 @@ class LaneText:
     def _right_hand_side(self) -> list[str]:
         return [f"SCALAR r{i} = MEM(R_ROWS + {i});" for i in range(self._m.n_interior)]
 
-    def iteration(self) -> list[str]:
-        """One ADMM iteration: R and g are right-hand sides before and after.
+    @property
+    def folds(self) -> bool:
+        """Whether both solves of an iteration, and all levels of the reduction, are one text.
 
-        Both solves with the interior are one text that runs twice: what does not fit into the
-        instruction cache of a scheduler is fetched at half the speed.
+        A loop whose text does not fit into a scheduler's instruction cache is fetched at half the
+        speed; a short one is faster without branches.
         """
-        separators = range(self._m.n_separators)
+        return self.counted_operations() > _LONGEST_LOOP
+
+    def iteration(self) -> list[str]:
+        """One ADMM iteration: R and g are right-hand sides before and after."""
         update = [line for node in self._m.elimination.order for line in self._update(node)]
-        lines = ["ROLLED for (int half = 0; half < 2; ++half) {"]
-        lines += _block(
-            [
-                *self._right_hand_side(),
-                *("if (half) {", *self._inwards(), "}"),
-                *self._solve(),
-                *("if (half) {", *update, *self._update_separators()),
-                *("} else {", *self._outwards(), "}"),
-            ]
-        )
-        if separators:
-            lines.append("if (!half) {")
-            lines += [f"FROM_BEFORE({i}, before, b, 1)" for i in separators]
-            lines += _block(
-                [f"{_kept('s', i)} -= IF_BEFORE({_kept('before', i)});" for i in separators]
-            )
-            lines += self._reduction()
-            lines += [*(f"FROM_BEHIND({i}, behind, y, 1)" for i in separators), "}"]
-        return [*lines, "}"]
+        update += self._update_separators()
+        between = self._between()
+        if not self.folds:
+            first = [*self._right_hand_side(), *self._solve(), *self._outwards()]
+            second = [*self._right_hand_side(), *self._inwards(), *self._solve(), *update]
+            return [*_block(first), *between, *_block(second)]
+        both = [
+            *self._right_hand_side(),
+            *("if (half) {", *self._inwards(), "}"),
+            *self._solve(),
+            *("if (half) {", *update, "} else {", *self._outwards(), "}"),
+        ]
+        loop = "ROLLED for (int half = 0; half < 2; ++half) {"
+        return [loop, *_block(both), "if (!half) {", *between, "}", "}"]
+
+    def _between(self) -> list[str]:
+        """Solves for the separators."""
+        separators = range(self._m.n_separators)
+        if not separators:
+            return []
+        taken = [f"{_kept('s', i)} -= IF_BEFORE({_kept('before', i)});" for i in separators]
+        return [
+            *(f"FROM_BEFORE({i}, before, b, 1)" for i in separators),
+            *_block(taken),
+            *self._reduction(),
+            *(f"FROM_BEHIND({i}, behind, y, 1)" for i in separators),
+        ]
 
     def _outwards(self) -> list[str]:
         """Right-hand sides of the own separators, and what those of the next lane lose."""
@@ -242,28 +255,37 @@ class LaneText:
         return lines
 
     def _reduction(self) -> list[str]:
-        """Solves for the separators: s becomes y."""
+        """S becomes y."""
+        size, lines = self._m.n_separators, []
+        if self.folds:
+            lines.append("ROLLED for (int level = 0; level < LEVELS; ++level) {")
+            lines += [*self._level("level"), "}"]
+        else:
+            for level in range(self._m.levels):
+                lines += ["{", *self._level(str(level)), "}"]
+        last = 2 * self._m.levels * size * size
+        solutions = []
+        for i in range(size):
+            terms = [
+                f"MEM(REDUCTION + {last + i * size + j}) * {_kept('s', j)}" for j in range(size)
+            ]
+            solutions.append(f"{_kept('y', i)} = {' + '.join(terms)};")
+        return [*lines, *_block(solutions)]
+
+    def _level(self, level: str) -> list[str]:
+        """Takes both neighbours at a distance from s."""
         size = self._m.n_separators
         nx, block = range(size), size * size
-        lines = [
-            "ROLLED for (int level = 0; level < LEVELS; ++level) {",
-            "const int h = 1 << level;",
-        ]
-        lines += [f"FROM_BEFORE({i}, before, s, h)" for i in nx]
-        lines += [f"FROM_BEHIND({i}, behind, s, h)" for i in nx]
-        products = [f"const int first = W_ROWS + level * {2 * block};"]
+        step = f"(1 << {level})"
+        lines = [f"FROM_BEFORE({i}, before, s, {step})" for i in nx]
+        lines += [f"FROM_BEHIND({i}, behind, s, {step})" for i in nx]
+        products = [f"const int first = REDUCTION + {level} * {2 * block};"]
         for i in nx:
             for name, place in (("before", 0), ("behind", block)):
                 terms = [f"MEM(first + {place + i * size + j}) * {_kept(name, j)}" for j in nx]
-                products.append(f"const SCALAR {name[2]}{i}_ = {' + '.join(terms)};")
-            products.append(f"{_kept('s', i)} -= f{i}_ + h{i}_;")
-        lines += [*_block(products), "}"]
-        last = 2 * self._m.levels * block
-        solutions = []
-        for i in nx:
-            terms = [f"MEM(W_ROWS + {last + i * size + j}) * {_kept('s', j)}" for j in nx]
-            solutions.append(f"{_kept('y', i)} = {' + '.join(terms)};")
-        return [*lines, *_block(solutions)]
+                products.append(f"const SCALAR {name}_{i} = {' + '.join(terms)};")
+            products.append(f"{_kept('s', i)} -= before_{i} + behind_{i};")
+        return [*lines, *_block(products)]
 
     def _update(self, node: Node) -> list[str]:
         """The ADMM update of an interior node."""

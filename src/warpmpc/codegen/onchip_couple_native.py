@@ -39,7 +39,7 @@ for (int i = 0; i < NX; ++i) {
 }
 #pragma unroll 1
 for (int level = 0; level < LEVELS; ++level) {
-    const int h = 1 << level, first = W_ROWS + 2 * level * NX * NX;
+    const int h = 1 << level, first = REDUCTION + 2 * level * NX * NX;
     Lanes inverse[NX][NX], product[NX][NX], next[NX][NX];
     UNROLL
     for (int i = 0; i < NX; ++i)
@@ -54,7 +54,7 @@ UNROLL
 for (int i = 0; i < NX; ++i)
     UNROLL
     for (int j = 0; j < NX; ++j)
-        ROW_OF_LANES(W_ROWS + 2 * LEVELS * NX * NX + i * NX + j) = diag[i][j];
+        ROW_OF_LANES(REDUCTION + 2 * LEVELS * NX * NX + i * NX + j) = diag[i][j];
 """
 
 # One neighbour in one step: takes its share from the diagonal and couples to its other neighbour.

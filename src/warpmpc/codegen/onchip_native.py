@@ -164,7 +164,8 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     SCALAR slope = 0, stationarity = 0, gradient = 0, dual = 0, primal = 0, slack = 0;
     SCALAR weight = 0, d_size = 0, z_size = 0;
     // The second time for residuals: with one text for both there is less to fetch.
-    const int passes = REPORT_ALWAYS || iteration + 1 == n_iterations ? 2 : 1;
+    const bool reports = REPORT_ALWAYS || iteration + 1 == n_iterations;
+    const int passes = reports && !KEEPS_K ? 2 : 1;
     ROLLED for (int pass = 0; pass < passes; ++pass) {{
     SYNC
     ROLLED_BY_8 for (int i = 0; i < K_COUNT; ++i) EACH_LANE MEM(W_ROWS + i) = 0;
@@ -182,11 +183,13 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
         {add_incoming}
     }}
     CLOCK(0)
+    #if !KEEPS_K
     if (pass == 1) {{
         {report}
         CLOCK(4)
         break;
     }}
+    #endif
     Lanes crossed, broken;
     EACH_LANE {{
         SCALAR is_crossed = 0, is_broken = 0;
@@ -207,14 +210,17 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     }}
     CLOCK(2)
     if (status == RUNNING) {{
-        ROLLED for (int t = 0; t < n_admm; ++t) {{
-            {iterate}
-            if (t == 0) EACH_LANE {{
+        // The first iteration apart from the others: what corrects it is not in their way.
+        ROLLED for (int later = 0; later < 2; ++later) {{
+            const int end = later ? n_admm : 1;
+            ROLLED for (int t = later; t < end; ++t) {{
+                {iterate}
+            }}
+            if (!later) EACH_LANE {{
                 {correct}
             }}
-            ++spent;
-            {check}
         }}
+        spent += n_admm;
     }}
     SYNC
     CLOCK(3)
@@ -230,6 +236,13 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     EACH_LANE {{
         {finish}
     }}
+    #if KEEPS_K
+    SYNC
+    if (reports) {{
+        {report}
+    }}
+    CLOCK(4)
+    #endif
     }}
     last_status = status;
     // Search along the direction: the largest step that is accepted, else the smallest or none.
@@ -377,7 +390,13 @@ UNROLL for (int side = 0; side < 2; ++side) {
     const int linear_at = node[4 + side], quadratic_at = node[6 + side];
     is_soft = is_soft || linear_at >= 0;
     if (linear_at >= 0) {
-        const SCALAR linear = MEM(H_ROWS + linear_at), quadratic = MEM(H_ROWS + quadratic_at);
+        SCALAR linear = MEM(H_ROWS + linear_at), quadratic = MEM(H_ROWS + quadratic_at);
+        #if KEEPS_K
+        // Coefficients of the proximal map, see `qp.soft`.
+        const SCALAR whole = (1 / R_ROW) / quadratic;
+        linear *= whole;
+        quadratic = whole - (1 / R_ROW);
+        #endif
         const SCALAR end = side ? with_d - hi : lo - with_d, begin = side ? -hi : lo;
         const SCALAR after = MAX(end, (SCALAR)0), before = MAX(begin, (SCALAR)0);
         if (linear <= INFINITE && quadratic <= INFINITE)

@@ -89,6 +89,8 @@ def onchip_head(memory: LaneMemory, dtype: str, *, static: bool, profile: bool) 
     defines |= {
         "X_COUNT": memory.sections["X"].count,
         "R_COUNT": memory.sections["R"].count,
+        "REDUCTION": f"(W_ROWS + {memory.reduction})",
+        "KEEPS_K": int(memory.keeps_K),
         "NX": memory.n_separators,
         "LEVELS": memory.levels,
         "K_COUNT": memory.dump,
@@ -131,7 +133,6 @@ class OnchipText:
             "separators": "\n".join(self._separators()),
             "iterate": "\n".join(lane.iteration()),
             "correct": "\n".join(self._correct(lane)),
-            "check": nothing,
             "slope": nothing if always else "\n".join(self._slope()),
             "report": REPORT.replace("SOFT_SLOPE", SOFT_SLOPE if self._m.soft else ""),
             "add_incoming": "\n".join(self._add_incoming()),

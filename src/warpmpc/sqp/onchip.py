@@ -41,6 +41,9 @@ _LONGEST_PROGRAM = 3000
 _REGISTERS = 255  # per thread
 # Addresses, loop counters, temporaries: what a lane needs beside the numbers that are counted.
 _OVERHEAD = 30
+# Shared memory that CUDA and Warp take for themselves per block.
+_RESERVED = 2048
+_MOST_AT_ONCE = 8  # as many as have enough registers
 
 
 class OnchipIteration(SQPIteration):
@@ -174,13 +177,27 @@ def onchip_drawback(programs: StagePrograms) -> str | None:
 
 
 def _shared_bytes(programs: StagePrograms) -> int:
-    return lane_memory(programs).n_rows * LANES * np.dtype(programs.dtype).itemsize
+    return _bytes(lane_memory(programs), programs.dtype)
 
 
 def lane_memory(programs: StagePrograms) -> LaneMemory:
-    """Where the numbers of a problem lie."""
+    """Where the numbers of a problem lie; K is kept if no multiprocessor holds fewer problems."""
     layout = LaneLayout(programs.assembly, row_kinds(programs.problem, EQUALITY_TOLERANCE))
-    return LaneMemory(layout, eliminate_lane(layout))
+    elimination = eliminate_lane(layout)
+    small = LaneMemory(layout, elimination)
+    large = LaneMemory(layout, elimination, keeps_K=True)
+    at_once = [_problems_at_once(memory, programs.dtype) for memory in (small, large)]
+    return large if at_once[1] == at_once[0] > 0 else small
+
+
+def _problems_at_once(memory: LaneMemory, dtype: str) -> int:
+    """Problems that one multiprocessor holds."""
+    limit = shared_memory_limit() + _RESERVED // 2
+    return min(limit // (_bytes(memory, dtype) + _RESERVED), _MOST_AT_ONCE)
+
+
+def _bytes(memory: LaneMemory, dtype: str) -> int:
+    return memory.n_rows * LANES * np.dtype(dtype).itemsize
 
 
 def _numbers(qp: QPSolver, dtype: str) -> OnchipNumbers:

@@ -9,7 +9,7 @@ every node and of every entry of K, and offsets that stage programs read from an
     RHO   1/rho of rows that may be of any kind
     H     penalties of soft rows
     R     right-hand side, between QPs multipliers
-    W     entries of K, then the reduction
+    W     entries of K, and the reduction: in its place, or behind it if there is room
 
 Nodes stand in the order of their elimination, separators last.
 """
@@ -52,9 +52,15 @@ class LaneMemory:
         incoming: Rows within W of what the lane before adds to entries and linear costs.
     """
 
-    def __init__(self, layout: LaneLayout, elimination: LaneElimination):
-        """Numbers all rows."""
-        self.layout, self.elimination = layout, elimination
+    def __init__(self, layout: LaneLayout, elimination: LaneElimination, *, keeps_K: bool = False):
+        """Numbers all rows.
+
+        Args:
+            layout: Which lane owns what.
+            elimination: Of the interior of a lane.
+            keeps_K: Whether K stays beside the reduction: residuals need it once more.
+        """
+        self.layout, self.elimination, self.keeps_K = layout, elimination, keeps_K
         self.nodes = [*elimination.order, *layout.separators]
         self.place = {node: i for i, node in enumerate(self.nodes)}
         self.literals = _literals(layout)
@@ -145,6 +151,11 @@ class LaneMemory:
         """Numbers per lane that the reduction keeps."""
         return (2 * self.levels + 1) * self.n_separators**2
 
+    @property
+    def reduction(self) -> int:
+        """First row of the reduction within W."""
+        return self.dump + 1 if self.keeps_K else 0
+
     @cached_property
     def sections(self) -> dict[str, Section]:
         """All sections, in order."""
@@ -156,7 +167,7 @@ class LaneMemory:
             "RHO": len(self.rho),
             "H": len(self.soft),
             "R": self.n_interior,
-            "W": max(self.dump + 1, self.n_reduction),
+            "W": max(self.dump + 1, self.reduction + self.n_reduction),
         }
         ends = np.cumsum(list(counts.values())).tolist()
         return {
