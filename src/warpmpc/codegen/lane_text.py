@@ -5,6 +5,9 @@ Reads: a `LaneMemory`.  Produces: statements for `codegen.onchip_text`, which de
     EACH_LANE              what follows is done for every lane: by itself, or in a loop on the CPU
     MEM(section + row)     a number of the lane; sections are Z_ROWS, X_ROWS, ...
     KEEP(i, name)          number i that a lane keeps under a name, see `KEPT`
+    SAVE_NOW, SAVE_LATE(i, name, value), LOAD(i, name)    the same through memory: on CUDA at once,
+                           so that no register waits; on the CPU at the end of a block, because a
+                           compiler takes long to see that stores between change nothing else
     FROM_BEFORE(i, to, name, h), FROM_BEHIND(...)    takes it from the lane h before or behind
     IF_BEFORE(x), IF_BEHIND(x)    x, but zero in the first, or in the last lane
     OF_LANE(x)             the lane's part of a number of all lanes
@@ -56,7 +59,7 @@ class LaneText:
             for t in column
             if t in inside
         ]
-        self._l = {entry: _kept("l", i) for i, entry in enumerate(pairs)}
+        self._l = {entry: i for i, entry in enumerate(pairs)}
         self._touched = {t for _, t in pairs}
         self._couplings = [
             (node, beyond)
@@ -115,25 +118,31 @@ class LaneText:
             d, number = work.need(j, j), m.place[j]
             pivot = f"p{number}"
             work.lines.append(f"const SCALAR {pivot} = invert({d});")
-            keep.append(f"{_kept('i', number)} = {pivot};")
+            keep.append(f"({number}, i, {pivot})")
+            work.lines.append(f"SAVE_NOW{keep[-1]}")
             names = []
             for target in column:
                 value, name = work.need(j, target), f"t{number}_{work.label(target)}"
                 work.lines.append(f"const SCALAR {name} = {value} * {pivot};")
                 if (j, target) in self._l:
-                    keep.append(f"{self._l[j, target]} = {name};")
+                    keep.append(f"({self._l[j, target]}, l, {name})")
+                    work.lines.append(f"SAVE_NOW{keep[-1]}")
                 names.append((target, name, value))
             for at, (row, factor, _) in enumerate(names):
                 for col, _, value in names[: at + 1]:
                     work.subtract(row, col, f"{factor} * {value}")
         lines = [*work.lines, *self._remaining(work)]
-        kept = [
-            f"{self._coupling(a, b)} = {self._entry(a, b)};"
-            for a, b in self._couplings
-            if not self._is_literal(a, b)
-        ]
-        # Stores last: on the CPU a compiler takes long to see that they change nothing else.
-        return _block([*lines, *kept, *keep])
+        for i, (a, b) in enumerate(self._couplings):
+            if not self._is_literal(a, b):
+                keep.append(f"({i}, e, {self._entry(a, b)})")
+                lines.append(f"SAVE_NOW{keep[-1]}")
+        return _block([*lines, *(f"SAVE_LATE{what}" for what in keep)])
+
+    def loaded(self) -> list[str]:
+        """Takes back what the elimination saved."""
+        varying = [i for i, (a, b) in enumerate(self._couplings) if not self._is_literal(a, b)]
+        numbers = {"l": range(len(self._l)), "i": range(self._m.n_interior), "e": varying}
+        return [f"LOAD({i}, {name})" for name, of_name in numbers.items() for i in of_name]
 
     def _remaining(self, work: _Working) -> list[str]:
         """What the elimination leaves between separators."""
@@ -165,7 +174,7 @@ class LaneText:
         order, columns = m.elimination.order, m.elimination.columns
         for j, column in zip(order, columns, strict=True):
             lines += [
-                f"r{m.place[t]} -= {self._l[j, t]} * r{m.place[j]};"
+                f"r{m.place[t]} -= {_kept('l', self._l[j, t])} * r{m.place[j]};"
                 for t in column
                 if (j, t) in self._l
             ]
@@ -173,7 +182,9 @@ class LaneText:
             r = f"r{m.place[j]}"
             lines.append(f"{r} *= {_kept('i', m.place[j])};")
             lines += [
-                f"{r} -= {self._l[j, t]} * r{m.place[t]};" for t in column if (j, t) in self._l
+                f"{r} -= {_kept('l', self._l[j, t])} * r{m.place[t]};"
+                for t in column
+                if (j, t) in self._l
             ]
         return lines
 

@@ -19,6 +19,13 @@ SCALAR* const memory = scratch.data.ptr;
 #define EACH_LANE
 #define OF_LANE(x) (x)
 #define KEEP(i, name) name##i
+// A zero that the compiler does not know: it would keep in registers what is saved.
+int nothing = 0;
+#define FORGET asm volatile("" : "+r"(nothing) :: "memory");
+FORGET
+#define SAVE_NOW(i, name, value) saved_##name[(i) + nothing] = value;
+#define SAVE_LATE(i, name, value)
+#define LOAD(i, name) name##i = saved_##name[(i) + nothing];
 #define FROM_BEFORE(i, to, name, h) to##i = __shfl_up_sync(ALL, name##i, h);
 #define FROM_BEHIND(i, to, name, h) to##i = __shfl_down_sync(ALL, name##i, h);
 #define UP(x, h) __shfl_up_sync(ALL, x, h)
@@ -44,6 +51,10 @@ SCALAR memory[MEMORY_ROWS * 32];
     for (int lane = 0; lane < 32; ++lane)
 #define OF_LANE(x) (x)[lane]
 #define KEEP(i, name) kept_##name[i][lane]
+#define FORGET
+#define SAVE_NOW(i, name, value)
+#define SAVE_LATE(i, name, value) KEEP(i, name) = value;
+#define LOAD(i, name)
 #define FROM_BEFORE(i, to, name, h) \
     EACH_LANE kept_##to[i][lane] = kept_##name[i][lane < h ? lane : lane - h];
 #define FROM_BEHIND(i, to, name, h) \
@@ -213,6 +224,7 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
         // The first iteration apart from the others: what corrects it is not in their way.
         ROLLED for (int later = 0; later < 2; ++later) {{
             const int end = later ? n_admm : 1;
+            {loaded}
             ROLLED for (int t = later; t < end; ++t) {{
                 {iterate}
             }}

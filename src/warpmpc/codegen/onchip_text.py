@@ -77,8 +77,9 @@ def _kept_text(counts: dict[str, int]) -> str:
     """Declares what lanes keep: local variables on CUDA, arrays on the CPU."""
     names = ", ".join(f"{name}{i}" for name, count in counts.items() for i in range(count))
     arrays = [f"SCALAR kept_{name}[{max(count, 1)}][32];" for name, count in counts.items()]
-    there = f"SCALAR {names};" if names else ""
-    return "\n".join(["#if defined(__CUDA_ARCH__)", there, "#else", *arrays, "#endif"])
+    there = [f"SCALAR {names};"] if names else []
+    there += [f"SCALAR saved_{name}[{max(counts[name], 1)}];" for name in "lie"]
+    return "\n".join(["#if defined(__CUDA_ARCH__)", *there, "#else", *arrays, "#endif"])
 
 
 def onchip_head(memory: LaneMemory, dtype: str, *, static: bool, profile: bool) -> str:
@@ -129,6 +130,7 @@ class OnchipText:
             "linearize": self._linearize(dtype),
             "prepare": "\n".join(self._prepare(lane, restart=restart)),
             "eliminate": "\n".join(lane.elimination()),
+            "loaded": "\n".join(["FORGET", *lane.loaded()]),
             "couple": COUPLE if self._m.n_separators else nothing,
             "separators": "\n".join(self._separators()),
             "iterate": "\n".join(lane.iteration()),
