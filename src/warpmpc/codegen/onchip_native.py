@@ -51,6 +51,7 @@ SCALAR memory[MEMORY_ROWS * 32];
     for (int lane = 0; lane < 32; ++lane)
 #define OF_LANE(x) (x)[lane]
 #define KEEP(i, name) kept_##name[i][lane]
+const int nothing = 0;
 #define FORGET
 #define SAVE_NOW(i, name, value)
 #define SAVE_LATE(i, name, value) KEEP(i, name) = value;
@@ -140,7 +141,7 @@ if (CHIEF) for (int i = 2; i < 8; ++i) status_of[i] = 0;
 const int* __restrict__ nodes = nodes_in.data;
 // A number of the caller that belongs to a node; nothing where a lane has no such node.
 auto fetch = [&](const SCALAR* from, int node, int first, int lane) -> SCALAR {{
-    const int i = READ(nodes, node * 32 + lane);
+    const int i = READ(nodes, node * 32 + lane + nothing);
     return i < 0 ? (SCALAR)0 : from[i - first];
 }};
 auto put = [&](SCALAR* to, int node, int first, int lane, SCALAR x) {{
@@ -228,6 +229,7 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
             ROLLED for (int t = later; t < end; ++t) {{
                 {iterate}
             }}
+            FORGET
             if (!later) EACH_LANE {{
                 {correct}
             }}

@@ -186,8 +186,10 @@ def lane_memory(programs: StagePrograms) -> LaneMemory:
     elimination = eliminate_lane(layout)
     small = LaneMemory(layout, elimination)
     large = LaneMemory(layout, elimination, keeps_K=True)
+    # The Hessian of the residuals is that of the QP: with the multipliers before it.
+    needed = "y" in programs.point_rows
     at_once = [_problems_at_once(memory, programs.dtype) for memory in (small, large)]
-    return large if at_once[1] == at_once[0] > 0 else small
+    return large if needed or at_once[1] == at_once[0] > 0 else small
 
 
 def _problems_at_once(memory: LaneMemory, dtype: str) -> int:

@@ -209,6 +209,8 @@ class MPCSolver:
         The choice is kept on disk: later solvers of the same problem find it.  Returns all that
         was measured, the fastest last.
         """
+        if self._onchip:
+            raise SettingsError('Nothing to tune: engine="onchip" has one shape.')
         found = tune_loop(self.qp.loop, batch)
         for program in (self._solve, self._step):
             program.forget()
