@@ -7,7 +7,7 @@ import numpy as np
 
 from mpc_cases import mixed_stages, pendulum
 from sqp_cases import soft_arm
-from warpmpc import OCP, MPCProblem, MPCSolver, SQPSettings, Stage
+from warpmpc import OCP, MPCProblem, MPCSolver, Soft, SQPSettings, Stage
 from warpmpc.qp.conditioning import EQUALITY_TOLERANCE
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import LaneLayout, eliminate_lane
@@ -64,14 +64,14 @@ def uneven(horizon: int = 36) -> MPCProblem:
     return MPCProblem(stages, x0=x0)
 
 
-def limits(horizon: int = 4) -> OCP:
+def limits(horizon: int = 4, soft: Soft | None = None) -> OCP:
     """Bounds that are parameters: whether they are equal, apart or absent, nobody knows."""
     x, u, limit = ca.SX.sym("x", 2), ca.SX.sym("u"), ca.SX.sym("limit", 2)
     ocp = OCP(x, u, {"limit": limit}, horizon=horizon, dt=0.3)
     ocp.set_dynamics(ca.vertcat(x[1], u - ca.sin(x[0])), integrator="euler")
     ocp.add_cost(ca.sumsqr(x) + 0.1 * u**2)
     ocp.add_cost(5 * ca.sumsqr(x), at="terminal")
-    ocp.subject_to(limit[0], u, limit[1], name="input")
+    ocp.subject_to(limit[0], u, limit[1], soft=soft, name="input")
     ocp.subject_to(limit[0], x[1], None, at="terminal", name="speed")
     return ocp
 

@@ -51,7 +51,8 @@ def test_the_factor_is_kept_once_and_read_in_every_iteration(memory):
     made = re.findall(r"KEEP\((\d+), l\) = ", "\n".join(text.elimination()))
     assert sorted(map(int, made)) == list(range(n_L))
     read = re.findall(r"KEEP\((\d+), l\) \*", "\n".join(text.iteration()))
-    assert {int(i): read.count(i) for i in set(read)} == dict.fromkeys(range(n_L), 2)
+    times = 2 if text.folds else 4  # two solves, forward and backward
+    assert {int(i): read.count(i) for i in set(read)} == dict.fromkeys(range(n_L), times)
 
 
 def test_counts_are_those_of_the_text(memory):
@@ -79,6 +80,15 @@ def test_constants_are_numbers_of_the_text():
     assert text.counted_values()["couplings"] < text.counts["e"]
     assert re.search(r"= -?0\.2\d*f", whole(m, "float32"))
     assert not set(m.literals) & set(m.entries)
+
+
+def test_long_loops_are_folded(memory):
+    """What is long is written once and runs twice; a short text has no loop around its solves."""
+    text = LaneText(memory, "float64")
+    lines = text.iteration()
+    assert text.folds == any("half < 2" in line for line in lines)
+    levels = sum("FROM_BEFORE(0, before, s" in line for line in lines)
+    assert levels == (1 if text.folds else memory.levels)
 
 
 def test_rows_of_known_kind_read_neither_rho_nor_a_second_bound():

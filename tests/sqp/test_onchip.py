@@ -124,6 +124,15 @@ def test_equals_the_staged_engine(name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["exact_merit", "soft", "all_penalties_merit", "crane", "car"])
+@pytest.mark.parametrize("room", [0, 1])
+def test_with_and_without_room_for_K(name, room, monkeypatch):
+    """Without it stages are evaluated once more, for residuals."""
+    monkeypatch.setattr(module, "_problems_at_once", lambda *_: room)
+    compare(name, "staged")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["staged", "dense"])
 @pytest.mark.parametrize("name", SLOW)
 def test_equals_other_engines(name, engine):
@@ -282,6 +291,23 @@ def test_gradient_is_that_of_the_staged_engine(solver, staged, x0):
     for mine, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-7, atol=1e-9)
         assert np.abs(theirs).max() > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line_search", [LADDER, MERIT], ids=["filter", "merit"])
+@pytest.mark.parametrize("room", [0, 1])
+def test_soft_bounds_by_parameter(room, line_search, monkeypatch):
+    """Soft rows are no equalities, even where a parameter makes their bounds equal."""
+    monkeypatch.setattr(module, "_problems_at_once", lambda *_: room)
+    bounds = [[-0.1, 0.1], [-np.inf, np.inf], [-0.1, np.inf], [0.05, 0.05]]
+    x0 = np.random.default_rng(0).uniform(-1, 1, (4, 2))
+    settings = replace(TEN, line_search=line_search, record=True)
+    ocp = limits(4, soft=Soft(linear=0.3, quadratic=(0.2, 0.0)))
+    found, wanted = (
+        MPCSolver(ocp, settings, "float64", engine).solve(x0, {"limit": np.array(bounds)})
+        for engine in ("onchip", "staged")
+    )
+    check_equal(found, wanted, but=DECISIONS)
 
 
 @pytest.mark.slow

@@ -239,6 +239,17 @@ def test_levels_of_the_reduction(name):
     assert m.sections["W"].count >= m.n_reduction
 
 
+@pytest.mark.parametrize("name", LEVELS)
+def test_reduction_in_the_place_of_K_or_behind_it(name):
+    small = filled(name).m
+    large = LaneMemory(small.layout, small.elimination, keeps_K=True)
+    assert small.reduction == 0
+    assert large.reduction > max([*large.entries.values(), *large.incoming.values()])
+    assert large.sections["W"].count == large.reduction + large.n_reduction
+    assert large.n_rows > small.n_rows
+    assert large.place == small.place
+
+
 def test_constants_are_not_stored():
     """Linear dynamics leave nothing but P and what the first and last stage have not in common."""
     m = filled("masses").m
