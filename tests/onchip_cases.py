@@ -72,7 +72,8 @@ def limits(horizon: int = 4, soft: Soft | None = None) -> OCP:
     ocp.add_cost(ca.sumsqr(x) + 0.1 * u**2)
     ocp.add_cost(5 * ca.sumsqr(x), at="terminal")
     ocp.subject_to(limit[0], u, limit[1], soft=soft, name="input")
-    ocp.subject_to(limit[0], x[1], None, at="terminal", name="speed")
+    if soft is None:
+        ocp.subject_to(limit[0], x[1], None, at="terminal", name="speed")
     return ocp
 
 
