@@ -46,12 +46,23 @@ def test_rows_lie_inside_their_sections(memory):
         assert int(row) < memory.sections[name].count
 
 
-def test_the_factor_is_kept_once_and_read_in_every_iteration(memory):
+def test_what_is_saved_is_loaded(memory):
+    """Entries of L, pivots and couplings: saved once, on either kind of device, and taken back."""
+    text = LaneText(memory, "float64")
+    eliminated = "\n".join(text.elimination())
+    loaded = re.findall(r"LOAD\((\d+), (\w+)\)", "\n".join(text.loaded()))
+    assert len(set(loaded)) == len(loaded)
+    for when in ("NOW", "LATE"):
+        saved = re.findall(rf"SAVE_{when}\((\d+), (\w+), ", eliminated)
+        assert sorted(saved) == sorted(loaded)
+    assert sum(name == "l" for _, name in loaded) == memory.elimination.n_L
+    assert sum(name == "i" for _, name in loaded) == memory.n_interior
+
+
+def test_the_factor_is_read_in_both_solves(memory):
     text, n_L = LaneText(memory, "float64"), memory.elimination.n_L
-    made = re.findall(r"KEEP\((\d+), l\) = ", "\n".join(text.elimination()))
-    assert sorted(map(int, made)) == list(range(n_L))
     read = re.findall(r"KEEP\((\d+), l\) \*", "\n".join(text.iteration()))
-    times = 2 if text.folds else 4  # two solves, forward and backward
+    times = 2 if text.folds else 4  # forward and backward
     assert {int(i): read.count(i) for i in set(read)} == dict.fromkeys(range(n_L), times)
 
 
