@@ -334,12 +334,13 @@ class TestRefusals:
         ):
             MPCSolver(pendulum(3), settings, "float64", "onchip")
 
-    def test_too_large(self):
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_too_large(self, dtype):
         """A quadrotor: the message names the resource and how much of it is missing."""
         made = quadrotor.make()
-        missing = r"needs \d+ KB of shared memory, \d+ KB more than a multiprocessor has"
+        missing = r"needs \d+ KB of shared memory, [1-9]\d* KB more than a multiprocessor has"
         with pytest.raises(SettingsError, match=missing):
-            MPCSolver(made.problem, made.settings, "float64", "onchip")
+            MPCSolver(made.problem, made.settings, dtype, "onchip")
 
     def test_long_programs(self, monkeypatch):
         monkeypatch.setattr(module, "_LONGEST_PROGRAM", 20)
