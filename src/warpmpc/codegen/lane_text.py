@@ -118,8 +118,9 @@ class LaneText:
             d, number = work.need(j, j), m.place[j]
             pivot = f"p{number}"
             work.lines.append(f"const SCALAR {pivot} = invert({d});")
-            keep.append(f"({number}, i, {pivot})")
-            work.lines.append(f"SAVE_NOW{keep[-1]}")
+            if not self._has_known_pivot(j):
+                keep.append(f"({number}, i, {pivot})")
+                work.lines.append(f"SAVE_NOW{keep[-1]}")
             names = []
             for target in column:
                 value, name = work.need(j, target), f"t{number}_{work.label(target)}"
@@ -138,10 +139,25 @@ class LaneText:
                 lines.append(f"SAVE_NOW{keep[-1]}")
         return _block([*lines, *(f"SAVE_LATE{what}" for what in keep)])
 
+    def _has_known_pivot(self, node: Node) -> bool:
+        """Whether a pivot is -1/rho of a row, and rho is known."""
+        return node.is_row and node not in self._m.rho and node not in self._touched
+
+    def _pivot(self, node: Node) -> str:
+        """Text of an inverse pivot."""
+        if self._has_known_pivot(node):
+            return f"invert(-{self.inverse_rho(node)})"  # found by the compiler
+        return _kept("i", self._m.place[node])
+
     def loaded(self) -> list[str]:
         """Takes back what the elimination saved."""
         varying = [i for i, (a, b) in enumerate(self._couplings) if not self._is_literal(a, b)]
-        numbers = {"l": range(len(self._l)), "i": range(self._m.n_interior), "e": varying}
+        pivots = [
+            self._m.place[node]
+            for node in self._m.elimination.order
+            if not self._has_known_pivot(node)
+        ]
+        numbers = {"l": range(len(self._l)), "i": pivots, "e": varying}
         return [f"LOAD({i}, {name})" for name, of_name in numbers.items() for i in of_name]
 
     def _remaining(self, work: _Working) -> list[str]:
@@ -180,7 +196,7 @@ class LaneText:
             ]
         for j, column in zip(reversed(order), reversed(columns), strict=True):
             r = f"r{m.place[j]}"
-            lines.append(f"{r} *= {_kept('i', m.place[j])};")
+            lines.append(f"{r} *= {self._pivot(j)};")
             lines += [
                 f"{r} -= {_kept('l', self._l[j, t])} * r{m.place[t]};"
                 for t in column
@@ -346,10 +362,7 @@ class LaneText:
         """Numbers of a lane that live in registers during the iteration."""
         m = self._m
         varying = sum(not self._is_literal(a, b) for a, b in self._couplings)
-        constant = sum(
-            node.is_row and node not in m.rho and node not in self._touched
-            for node in m.elimination.order
-        )
+        constant = sum(map(self._has_known_pivot, m.elimination.order))
         return {
             "factor": len(self._l) + m.n_interior - constant,
             "couplings": varying,

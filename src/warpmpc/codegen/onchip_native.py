@@ -25,7 +25,8 @@ int nothing = 0;
 FORGET
 #define SAVE_NOW(i, name, value) saved_##name[(i) + nothing] = value;
 #define SAVE_LATE(i, name, value)
-#define LOAD(i, name) name##i = saved_##name[(i) + nothing];
+// What is taken back is not to be taken again: the loop would read it from memory every time.
+#define LOAD(i, name) name##i = saved_##name[(i) + nothing]; OPAQUE(name##i)
 #define FROM_BEFORE(i, to, name, h) to##i = __shfl_up_sync(ALL, name##i, h);
 #define FROM_BEHIND(i, to, name, h) to##i = __shfl_down_sync(ALL, name##i, h);
 #define UP(x, h) __shfl_up_sync(ALL, x, h)

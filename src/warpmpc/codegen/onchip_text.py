@@ -85,7 +85,8 @@ def _kept_text(counts: dict[str, int]) -> str:
 def onchip_head(memory: LaneMemory, dtype: str, *, static: bool, profile: bool) -> str:
     """What precedes the body: types, memory, exchange between lanes."""
     defines = {"WIDTH": 1, "STATIC": int(static), "MEMORY_ROWS": memory.n_rows}
-    defines |= {"PROFILE": int(profile)}
+    letter = "f" if dtype == "float32" else "d"  # of a register
+    defines |= {"PROFILE": int(profile), "OPAQUE(x)": f'asm volatile("" : "+{letter}"(x));'}
     defines |= {f"{name}_ROWS": s.first for name, s in memory.sections.items()}
     defines |= {
         "X_COUNT": memory.sections["X"].count,
