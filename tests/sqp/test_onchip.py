@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -378,3 +379,12 @@ class TestChoice:
             assert MPCSolver(pendulum(3), FIXED, "float32", **wish).engine == "staged"
         assert MPCSolver(pendulum(3), replace(FIXED, fused=True)).engine == "staged"
         assert MPCSolver(pendulum(3)).engine != "onchip"  # runs until it converges
+
+
+def test_table_of_the_page_is_what_its_code_says():
+    """The code itself runs with all other pages."""
+    page = (Path(__file__).parents[2] / "docs" / "onchip.md").read_text()
+    said = re.findall(r"^count\((\w+)\.make\(horizon=(\d+)\)\)  # = \((.*)\)$", page, re.MULTILINE)
+    shown = re.findall(r"^\| (\w+), N = (\d+) \| (.*) \|$", page, re.MULTILINE)
+    assert len(said) == 4
+    assert [(name, n, row.replace(" ", "").replace("|", ", ")) for name, n, row in shown] == said
