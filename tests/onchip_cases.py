@@ -88,6 +88,17 @@ def masses(horizon: int = 40) -> OCP:
     return ocp
 
 
+def apart(horizon: int = 3) -> MPCProblem:
+    """Stages that have nothing to do with each other: no separators."""
+    x0, stages = ca.SX.sym("x0", 2), []
+    for k in range(horizon + 1):
+        z, after = ca.SX.sym("z", 2), ca.SX.sym("after", 2)
+        cost = ca.sumsqr(z - 1) + ca.sumsqr(z - x0)
+        given = (z, after if k < horizon else None, None, cost, z[0] + z[1], -0.5, 0.5)
+        stages.append(Stage(*given, n_x=2))
+    return MPCProblem(stages, x0=x0)
+
+
 def as_problem(made: OCP | MPCProblem) -> MPCProblem:
     return made.problem() if isinstance(made, OCP) else made
 
@@ -101,6 +112,7 @@ LAYOUTS = {
     "pendulum_70": lambda: pendulum(70),
     "mixed": mixed_stages,
     "uneven": uneven,
+    "apart": apart,
     "crane_5": crane,
     "crane_40": lambda: crane(40),
     "limits": lambda: limits(34),

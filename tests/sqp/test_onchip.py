@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpc_cases import mixed_stages, pendulum
-from onchip_cases import as_problem, crane, limits, masses, uneven
+from onchip_cases import apart, as_problem, crane, limits, masses, uneven
 from sqp_cases import FIXED, FIXED_QP, DenseSQP, arm, points, soft_arm
 from warpmpc import (
     ADMMSettings,
@@ -83,6 +83,7 @@ SLOW = {
     "all_penalties_merit": (soft_arm, replace(TEN, line_search=MERIT), 0.5),
     "constants": (masses, replace(TEN, max_iter=2), 0.5),
     "constants_and_empty_lanes": (lambda: masses(50), replace(TEN, max_iter=2), 0.5),
+    "apart": (apart, replace(TEN, max_iter=2), 0.5),
     "uneven": (uneven, replace(TEN, max_iter=5), 0.3),
     "crane": (lambda: crane(40), TEN, 0.3),
     "full_steps": (
@@ -197,6 +198,12 @@ class TestBatches:
         mapped = jax.vmap(lambda x: solver.solve(x).z)(jnp.asarray(x0[:6]))
         np.testing.assert_array_equal(mapped, whole.z)
 
+    def test_large_ones_are_solved_in_parts(self):
+        settings = replace(FIXED, qp=replace(FIXED_QP, max_batch=32))
+        x0 = np.random.default_rng(0).uniform(-1, 1, (70, 2))
+        parts = MPCSolver(pendulum(4), settings, "float64", "onchip").solve(x0)
+        same_bits(parts, MPCSolver(pendulum(4), FIXED, "float64", "onchip").solve(x0))
+
     def test_one_launch(self, solver, x0):
         text = jax.jit(solver.solve).lower(x0).as_text()
         assert text.count("onchip_solve") == text.count("custom_call @") >= 1
@@ -223,6 +230,14 @@ class TestSteps:
         long = MPCSolver(pendulum(4), replace(FIXED, max_iter=6), "float64", "onchip").solve(x0)
         np.testing.assert_allclose(again.z, long.z, atol=1e-12)
         np.testing.assert_allclose(again.y, long.y, atol=1e-12)
+
+    def test_donated_warm_start(self, solver, x0):
+        first = solver.solve(x0)
+        kept = jax.tree.map(jnp.array, first.warm_start)
+        same_bits(
+            solver.solve(x0, warm_start=first.warm_start, donate=True),
+            solver.solve(x0, warm_start=kept),
+        )
 
     def test_shifted_warm_start(self, solver, staged, x0):
         first = staged.solve(x0)
@@ -351,6 +366,11 @@ class TestRefusals:
     def test_advice(self):
         with pytest.raises(SettingsError, match='use engine="auto"'):
             MPCSolver(pendulum(3), dtype="float64", engine="onchip")
+
+
+def test_nothing_to_tune():
+    with pytest.raises(SettingsError, match='Nothing to tune: engine="onchip" has one shape'):
+        MPCSolver(pendulum(3), FIXED, "float64", "onchip").tune(100)
 
 
 class TestChoice:

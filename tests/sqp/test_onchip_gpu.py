@@ -9,7 +9,7 @@ import pytest
 
 import warpmpc as wm
 from mpc_cases import mixed_stages, pendulum
-from onchip_cases import as_problem, crane, limits, uneven
+from onchip_cases import apart, as_problem, crane, limits, uneven
 from sqp_cases import points, soft_arm
 from warpmpc.systems import car, cartpole, quadrotor
 from warpmpc.systems import pendulum as pendulum_system
@@ -32,6 +32,7 @@ CASES = {
     "soft": (soft_arm, FIXED, 0.3),
     "crane": (lambda: crane(40), FIXED, 0.3),
     "uneven": (uneven, FIXED, 0.3),
+    "apart": (apart, FIXED, 0.3),
     "exact_merit": (
         mixed_stages,
         replace(FIXED, hessian="exact", line_search=replace(LADDER, kind="merit"), record=True),
