@@ -49,6 +49,18 @@ def counted_bytes(solver: MPCSolver) -> dict[str, int]:
     return {**counts, "total": sum(counts.values())}
 
 
+def onchip_bytes(solver: MPCSolver) -> dict[str, int]:
+    """The same where a solve is one launch: trajectories and QP states are read and written once.
+
+    Returns:
+        Bytes of one SQP iteration, as "onchip" and "total".
+    """
+    problem, iterations = solver.problem, solver.settings.max_iter
+    values = 4 * (problem.n_vars + problem.n_cons) + problem.n_x0
+    count = -(-np.dtype(solver.dtype).itemsize * values // iterations)
+    return {"onchip": count, "total": count}
+
+
 def n_bounds(solver: MPCSolver) -> int:
     """Numbers that the bounds of all rows are made of."""
     one = (RowKind.EQUALITY, RowKind.LOWER, RowKind.UPPER)

@@ -12,9 +12,9 @@ import numpy as np
 
 from warpmpc.bench.checking import spread
 from warpmpc.bench.mpc_accuracy import judge
-from warpmpc.bench.mpc_bytes import counted_bytes, program_of
+from warpmpc.bench.mpc_bytes import counted_bytes, onchip_bytes, program_of
 from warpmpc.bench.mpc_loop import MeasuredLoop, closed_loop, continued
-from warpmpc.bench.mpc_phases import measure_phases
+from warpmpc.bench.mpc_phases import measure_phases, split_launch
 from warpmpc.bench.mpc_variants import DEFAULT, Built, build_solver, settings_of
 from warpmpc.bench.record import Row
 from warpmpc.bench.timing import Measured, Program, build, measure
@@ -88,7 +88,7 @@ def measure_variant(
     _compiled.add(key)
     details = {
         "compile": _compile_times(built, program, first=first, cold=cold),
-        "counted": counted_bytes(build_solver(DEFAULT, *key[1:]).solver),
+        "counted": _counted(built, build_solver(DEFAULT, *key[1:])),
         "phases": _phases(built, program, case, loop) if profile else None,
     }
     accuracy = judge(loop, case.where, key, case.sample, full_loops=case.full_loops)
@@ -144,21 +144,34 @@ def _compile_times(built: Built, program: Program, *, first: bool, cold: bool) -
     }
 
 
+def _counted(built: Built, default: Built) -> Row:
+    """All variants that stream a factor are held against the same minimum."""
+    on_chip = built.solver.engine == "onchip"
+    return onchip_bytes(built.solver) if on_chip else counted_bytes(default.solver)
+
+
 def _phases(built: Built, whole: Program, case: MPCCase, loop: MeasuredLoop) -> Row:
     """Phases of the whole loop if it is short, otherwise of a few steps that follow it."""
     iterations = built.solver.settings.max_iter
-    if case.steps <= PROFILED_STEPS:
-        return measure_phases(whole, (case.x0,), case.steps * iterations)
     state: tuple[Any, ...] = (loop.rollout.x[:, -1], loop.rollout.warm_start)
-    program, _ = build(partial(continued, built, PROFILED_STEPS), *state)
-    return measure_phases(program, state, PROFILED_STEPS * iterations)
+    if case.steps <= PROFILED_STEPS:
+        row = measure_phases(whole, (case.x0,), case.steps * iterations)
+    else:
+        program, _ = build(partial(continued, built, PROFILED_STEPS), *state)
+        row = measure_phases(program, state, PROFILED_STEPS * iterations)
+    if built.solver.engine != "onchip" or row["reason"] is not None:
+        return row
+    return split_launch(row, built.solver.phase_cycles(*state))
 
 
 def _memory(program: Program, built: Built, case: MPCCase) -> dict[str, int] | None:
     """By XLA's account; the data themselves are parameters, trajectories, QP states and factors."""
     if program.memory_bytes is None:
         return None
-    problem, factor = built.system.problem, program_of(built.solver)
-    values = 2 * (problem.n_vars + problem.n_cons) + problem.n_x0 + factor.n_L + factor.n_nodes
+    problem = built.system.problem
+    values = 2 * (problem.n_vars + problem.n_cons) + problem.n_x0
+    if built.solver.engine != "onchip":
+        factor = program_of(built.solver)
+        values += factor.n_L + factor.n_nodes
     storage = case.batch * values * np.dtype(case.dtype).itemsize
     return {"peak_bytes": program.memory_bytes, "storage_bytes": storage}

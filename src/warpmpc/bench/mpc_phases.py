@@ -131,6 +131,37 @@ def _row(
     }
 
 
+# Phases of a solve that is one launch, by the names of `MPCSolver.phase_cycles`.
+INSIDE = {
+    "linearize": "linearize_factor",
+    "factor": "linearize_factor",
+    "couple": "linearize_factor",
+    "admm": "admm",
+    "report": "line_search",
+    "search": "line_search",
+}
+ONCHIP = "onchip_solve"
+
+
+def split_launch(row: Row, cycles: dict[str, float]) -> Row:
+    """Phases where a whole solve is one launch: by the cycles that were counted inside it.
+
+    Args:
+        row: Of `measure_phases`, which knows the launch as a part of the rest.
+        cycles: By name of the phase inside the launch; all zero where nothing could be counted.
+    """
+    launch, total = row["kernels"].get(ONCHIP, [0, 0.0])[1], sum(cycles.values())
+    if not total:
+        return row
+    seconds = dict(row["seconds"])
+    seconds[REST] -= launch
+    for name, count in cycles.items():
+        seconds[INSIDE[name]] += launch * count / total
+    shares = {phase: value / row["span_s"] for phase, value in seconds.items()}
+    more = {"source": f"{row['source']}, cycles inside the launch", "cycles": cycles}
+    return {**row, "seconds": seconds, "shares": shares, "other_share": 1 - shares["admm"], **more}
+
+
 def _unknown(reason: str) -> Row:
     names = ("source", "iterations", "span_s", "seconds", "shares", "idle_share", "other_share")
     return {**dict.fromkeys((*names, "kernels")), "reason": reason}
@@ -144,9 +175,13 @@ def _longest(events: Iterable[Event]) -> dict[str, list[float]]:
         calls_seconds[0] += 1
         calls_seconds[1] += 1e-9 * event.duration
     longest = sorted(found.items(), key=lambda item: -item[1][1])
-    ours = [item for item in longest if phase_of(item[0]) != REST]
-    rest = [item for item in longest if phase_of(item[0]) == REST]
+    ours = [item for item in longest if _is_ours(item[0])]
+    rest = [item for item in longest if not _is_ours(item[0])]
     return dict(ours + rest[:_NAMED])
+
+
+def _is_ours(kernel: str) -> bool:
+    return phase_of(kernel) != REST or kernel == ONCHIP
 
 
 def _trace(program: Program, args: Sequence[Any]) -> tuple[Any, float]:

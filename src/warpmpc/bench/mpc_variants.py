@@ -45,9 +45,12 @@ def _staged(label: str, subject: str, **settings: Any) -> Variant:
 
 VARIANTS: dict[str, Variant] = {
     DEFAULT: Variant("as the library chooses", "choice"),
+    "staged": Variant("streams the factor, three launches", "engine", {"engine": "staged"}),
     "sparse": Variant("table-driven LDL', no stages", "engine", {"engine": "sparse"}),
     "rolled": _staged("tables instead of unrolled stages", "code", code="rolled"),
-    "unfused": Variant("one launch per function", "fusion", settings={"fused": False}),
+    "unfused": Variant(
+        "one launch per function", "fusion", {"engine": "staged"}, settings={"fused": False}
+    ),
     "registers_64": _staged("64 registers per thread", "registers", registers=64),
     "registers_128": _staged("128 registers", "registers", registers=128),
     "registers_255": _staged("255 registers", "registers", registers=255),
@@ -92,7 +95,8 @@ def settings_of(name: str, built: Built, batch: int) -> dict[str, Any]:
     staged = options.pop("staged", None)
     options |= {"engine": solver.engine, "staged": None if staged is None else asdict(staged)}
     tiles = tile_count(batch)
-    kernels = solver.qp.loop.kernels_at(tiles) if isinstance(solver.qp.loop, KernelLoop) else None
+    streams = isinstance(solver.qp.loop, KernelLoop) and solver.engine != "onchip"
+    kernels = solver.qp.loop.kernels_at(tiles) if streams else None
     return {
         **options,
         "shape": asdict(kernels.shape(tiles)) if isinstance(kernels, StagedKernels) else None,

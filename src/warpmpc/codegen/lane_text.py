@@ -19,6 +19,7 @@ Local variables: ``r3`` is node 3 in a solve, ``k...`` an entry that is being el
 from __future__ import annotations
 
 from warpmpc.codegen.emit_native import literal
+from warpmpc.codegen.lane_entries import LaneEntries
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import Node, Pair, pair
 from warpmpc.symbolic.row_kinds import RowKind
@@ -95,6 +96,11 @@ class LaneText:
         entry = self._entry(node, node)
         return f"SIGMA + {entry}" if entry else "SIGMA"
 
+    def _start(self, key: Pair) -> str | None:
+        """Text of an entry of K, None where there is none."""
+        a, b = key
+        return self._diagonal(a) if a == b else self._entry(a, b)
+
     # --- elimination ---
 
     @property
@@ -112,7 +118,7 @@ class LaneText:
         Keeps L, inverse pivots and the coupling with separators; what remains between separators is
         in ``diag``, ``above`` and ``ahead``.
         """
-        work = _Working(self)
+        work = LaneEntries(self._start, self._next)
         m, keep = self._m, []
         for j, column in zip(m.elimination.order, m.elimination.columns, strict=True):
             d, number = work.need(j, j), m.place[j]
@@ -160,7 +166,7 @@ class LaneText:
         numbers = {"l": range(len(self._l)), "i": pivots, "e": varying}
         return [f"LOAD({i}, {name})" for name, of_name in numbers.items() for i in of_name]
 
-    def _remaining(self, work: _Working) -> list[str]:
+    def _remaining(self, work: LaneEntries) -> list[str]:
         """What the elimination leaves between separators."""
         lines = []
         for i, row in enumerate(self._own):
@@ -374,49 +380,3 @@ class LaneText:
         m = self._m
         solves = 2 * (2 * len(self._l) + m.n_interior) + 2 * len(self._couplings)
         return solves + (2 * m.levels + 1) * m.n_separators**2
-
-
-class _Working:
-    """Entries while the interior is eliminated; each is declared where it is first needed."""
-
-    def __init__(self, text: LaneText):
-        self.lines: list[str] = []
-        self._text = text
-        self._declared: dict[Pair, str] = {}
-
-    def label(self, node: Node) -> str:
-        """Part of a name."""
-        return f"{node.stage}{'g' if node.is_row else 'z'}{node.index}"
-
-    def _name(self, key: Pair) -> str:
-        return f"k{self.label(key[0])}_{self.label(key[1])}"
-
-    def _start(self, key: Pair) -> str | None:
-        a, b = key
-        return self._text._diagonal(a) if a == b else self._text._entry(a, b)
-
-    def need(self, a: Node, b: Node) -> str:
-        """Declares an entry with its value in K."""
-        key = pair(a, b)
-        if key not in self._declared:
-            self._declared[key] = self._name(key)
-            self.lines.append(f"SCALAR {self._name(key)} = {self._start(key) or '(SCALAR)0'};")
-        return self._declared[key]
-
-    def subtract(self, a: Node, b: Node, product: str) -> None:
-        """Takes a product from an entry; what belongs to the next lane begins with nothing."""
-        key = pair(a, b)
-        beyond = all(node in self._text._next for node in key)
-        start = None if beyond else self._start(key)
-        if key in self._declared or start is not None:
-            self.lines.append(f"{self.need(a, b)} -= {product};")
-        else:
-            self._declared[key] = self._name(key)
-            self.lines.append(f"SCALAR {self._name(key)} = -({product});")
-
-    def value(self, a: Node, b: Node, *, given: bool = True) -> str:
-        """Text of an entry between separators; `given`: it has a value in K, too."""
-        key = pair(a, b)
-        if key in self._declared:
-            return self._declared[key]
-        return (self._start(key) if given else None) or "(SCALAR)0"

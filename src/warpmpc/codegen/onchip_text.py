@@ -23,7 +23,8 @@ from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.native_preamble import INVERT_PIVOT, TINY, preamble
 from warpmpc.codegen.onchip_couple_native import COUPLE, REDUCE
-from warpmpc.codegen.onchip_native import HEAD, REPORT, SOFT_SLOPE, SOLVE
+from warpmpc.codegen.onchip_head_native import HEAD
+from warpmpc.codegen.onchip_native import REPORT, SOFT_SLOPE, SOLVE
 from warpmpc.codegen.stage_module import StagePlan
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import Node

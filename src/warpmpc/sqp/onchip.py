@@ -18,7 +18,7 @@ from warpmpc.codegen.fused_search_text import REPORT_ROWS
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipNumbers, OnchipText
 from warpmpc.kernels.ffi import has_gpu, shared_memory_limit
-from warpmpc.kernels.onchip_engine import OnchipCounts, OnchipKernel
+from warpmpc.kernels.onchip_engine import PHASES, OnchipCounts, OnchipKernel, Solved
 from warpmpc.kernels.tiles import LANES
 from warpmpc.qp.conditioning import BOUND_LARGE, EQUALITY_TOLERANCE
 from warpmpc.qp.qp_solver import QPSolver
@@ -30,7 +30,7 @@ from warpmpc.sqp.parameters import Parameters
 from warpmpc.sqp.reports import Reports
 from warpmpc.sqp.settings import SQPSettings
 from warpmpc.sqp.stage_programs import StagePrograms
-from warpmpc.sqp.types import History, MPCStatus, QPState
+from warpmpc.sqp.types import History, MPCStatus, MPCWarmStart, QPState
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import LaneLayout, eliminate_lane
 from warpmpc.symbolic.row_kinds import row_kinds
@@ -83,15 +83,36 @@ class OnchipIteration(SQPIteration):
         del always
         return self._solve(now, p, 1)[0]
 
-    def _solve(self, begin: Iterate, p: Parameters, count: int) -> tuple[Iterate, History | None]:
-        settings, active = self.settings, begin.status != MPCStatus.NON_FINITE
-        counts = OnchipCounts(
-            count, self.qp.settings.max_iter, settings.record, settings.restarts_qp
-        )
+    def phase_cycles(self, p: Parameters, start: MPCWarmStart) -> dict[str, float]:
+        """Mean cycles of `PHASES` in one solve; zeros on the CPU, which has no such clock.
+
+        Args:
+            p: Parameters of a batch, batch first.
+            start: Of the solve, likewise.
+        """
+        counts = replace(self._counts(self.settings.max_iter), profile=True)
+
+        def cycles(p: Parameters, start: MPCWarmStart) -> jax.Array:
+            p, start = jax.tree.map(lambda a: a[..., None], (p, start))
+            found = self._launch(self.begin(start.z, start.qp, p.unknown()), p, counts)
+            return 64 * found.status[:, 2:].astype(start.z.dtype).mean(axis=(0, 2))
+
+        return dict(zip(PHASES, map(float, jax.jit(cycles)(p, start)), strict=True))
+
+    def _counts(self, count: int) -> OnchipCounts:
+        settings = self.settings
+        return OnchipCounts(count, self.qp.settings.max_iter, settings.record, settings.restarts_qp)
+
+    def _launch(self, begin: Iterate, p: Parameters, counts: OnchipCounts) -> Solved:
         arrays = self.programs.point_arrays(begin.z, p, begin.qp.y)
         point = dict(zip(self.programs.point_rows, arrays, strict=True))
         state = (begin.qp.d, begin.qp.s, begin.qp.y)
-        found = self.kernel.solve(point, state, active, counts)
+        active = begin.status != MPCStatus.NON_FINITE
+        return self.kernel.solve(point, state, active, counts)
+
+    def _solve(self, begin: Iterate, p: Parameters, count: int) -> tuple[Iterate, History | None]:
+        settings, active = self.settings, begin.status != MPCStatus.NON_FINITE
+        found = self._launch(begin, p, self._counts(count))
         batch, size = begin.z.shape[0], len(REPORT_ROWS)
         reports = found.report.reshape(batch, -1, size, 1)
         spent = (found.status[:, :1], found.status[:, 1:], count)

@@ -216,6 +216,14 @@ class MPCSolver:
             program.forget()
         return found
 
+    def phase_cycles(self, x0: ArrayLike, warm_start: MPCWarmStart) -> dict[str, float]:
+        """Mean cycles of the phases inside one on-chip solve; see `OnchipIteration`."""
+        params = self._packed(x0, None)
+        iteration = self._iteration(params.split)
+        if not isinstance(iteration, OnchipIteration):
+            raise SettingsError('Only engine="onchip" has phases inside a launch.')
+        return iteration.phase_cycles(params, warm_start)
+
     @in_auto_axes
     def pack(self, x0: ArrayLike | None, params: Params = None) -> jax.Array:
         """The parameter vectors ``[..., n_params]`` of a problem."""
