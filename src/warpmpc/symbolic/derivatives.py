@@ -108,11 +108,11 @@ class StageModel:
         found = self.qp_expressions()
         return self._function(name, self._point, [found[which] for which in outputs])
 
-    def linearize_part(self, name: str, picked: Mapping[str, Sequence[int]]) -> ca.Function:
+    def linearize_part(self, name: str, picked: Mapping[str, IntArray]) -> ca.Function:
         """The same to some elements of each contribution."""
         found = self.qp_expressions()
         outputs = [
-            ca.vertcat(ca.SX(0, 1), *(found[which][int(i)] for i in elements))
+            ca.vertcat(ca.SX(0, 1), *(found[which][i] for i in elements.tolist()))
             for which, elements in picked.items()
         ]
         return self._function(name, self._point, outputs)

@@ -19,6 +19,7 @@ from warpmpc.symbolic.row_kinds import RowKind
 ONE_BOUND = {RowKind.EQUALITY: -1, RowKind.LOWER: -2, RowKind.UPPER: -3}
 NODE_FIELDS = 8  # begin, split, end, upper, four penalties
 TERM_FIELDS = 3  # entry, factor, lane
+Terms = dict[Node, list[tuple[int, int, int]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +45,8 @@ def lane_products(memory: LaneMemory) -> LaneProducts:
     Terms of rows are those of A d.  Terms of variables are those of P d, then those of A'y.
     """
     literals = {entry: i for i, entry in enumerate(memory.literals)}
-    with_d: dict[Node, list[tuple[int, int, int]]] = {node: [] for node in memory.nodes}
-    with_y: dict[Node, list[tuple[int, int, int]]] = {node: [] for node in memory.nodes}
+    with_d: Terms = {node: [] for node in memory.nodes}
+    with_y: Terms = {node: [] for node in memory.nodes}
     for a, b in sorted({(a, b) for _, a, b in memory.layout.couplings}):
         for entry in _entries(memory, literals, (a, b)):
             _add(memory, entry, (a, b), with_d, with_y)
@@ -69,7 +70,7 @@ def _entries(memory: LaneMemory, literals: dict[Pair, int], key: Pair) -> list[i
     return [memory.offset("W", row) for row in rows]
 
 
-def _add(memory: LaneMemory, entry: int, key: Pair, with_d: dict, with_y: dict) -> None:
+def _add(memory: LaneMemory, entry: int, key: Pair, with_d: Terms, with_y: Terms) -> None:
     """Adds an entry to the rows of both of its nodes."""
     a, b = key
     for this, other in ((a, b), (b, a)):
