@@ -30,7 +30,7 @@ COMPARED = {
     "docs/gradients.md": 3,
     "docs/ldl.md": 1,
     "docs/mpc.md": 2,
-    "docs/problems.md": 12,
+    "docs/problems.md": 13,
     "docs/qp.md": 4,
     "docs/quickstart.md": 4,
     "docs/settings.md": 2,
