@@ -57,7 +57,8 @@ class HostBatch:
         """Checks what the caller passed."""
         if not isinstance(solution, Solution):
             raise ProblemError(
-                f"A Solution of MPCSolver.solve or step is needed, got {type(solution).__name__}."
+                f"A Solution of MPCSolver.solve or step is needed, got {type(solution).__name__}; "
+                "of a closed loop, solve again from the state in question, such as loop.x[:, 7]."
             )
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(solution)):
             raise ProblemError(
@@ -144,7 +145,7 @@ def _parameter_vectors(
     if x0 is not None and x0.shape[0] == 1:
         x0 = x0[0]  # goes with any batch
     packed = ParameterPacker(problem, dtype.name)(x0, given, whole=True).own
-    vectors = _flat(packed, np.ndim(packed) - 1).astype(np.float64)
+    vectors = _flat(packed, np.ndim(packed) - 1)
     if vectors.shape[0] not in (1, flat.z.shape[0]):
         raise ProblemError(
             f"x0 and params are those of {vectors.shape[0]} instances, the solution has "
