@@ -20,7 +20,13 @@ PAGES = sorted(
     path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
 )
 # Each of these compiles more than a few kernels.
-SLOW = {"docs/closed_loop.md", "docs/debugging.md", "docs/gradients.md", "docs/quickstart.md"}
+SLOW = {
+    "docs/closed_loop.md",
+    "docs/debugging.md",
+    "docs/gradients.md",
+    "docs/qp.md",
+    "docs/quickstart.md",
+}
 # Least numbers of compared values: a page that loses its comments would pass without a check.
 COMPARED = {
     "README.md": 0,
