@@ -137,7 +137,7 @@ def staged_loop(
     """
     kkt = system.kkt
     labels = checked_stages(stages, kkt.K_pattern.n_cols)
-    program = build_stage_program(kkt, labels, system.weak)
+    program = build_stage_program(kkt, labels, system.weak, system.typical)
     code = staged.code or ("unrolled" if program.code_size <= _LARGEST_CODE else "rolled")
     _LOG.info(
         "staged engine: %s code, %d templates, %d multiply-adds, nnz(L) = %d",
@@ -165,7 +165,7 @@ def _unrolled(
 ) -> StagedKernels:
     """Kernels of the program, or of another one with two sides."""
     if sides == 2:
-        program = build_two_sided_program(system.kkt, labels, system.weak)
+        program = build_two_sided_program(system.kkt, labels, system.weak, system.typical)
     soft = _soft_nodes(program, system)
     return StagedKernels(program, system.kkt.n_vars, system.dtype, soft=soft)
 
