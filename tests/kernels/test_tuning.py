@@ -91,6 +91,32 @@ class TestSearch:
         assert all(one.shape.registers != 64 for one in found)
         assert "cannot be measured: out of memory" in caplog.text
 
+    def test_what_is_measured_is_compiled_together_before(self):
+        compiled, batches = set(), []
+
+        def prepare(shapes: list[StagedShape]) -> None:
+            compiled.update(shapes)
+            batches.append(len(shapes))
+
+        def measure(shape: StagedShape) -> float:
+            assert shape in compiled
+            return two_sides_and_128(shape)
+
+        found = search([START, replace(START, sides=2)], "float32", {}, measure, prepare)
+        assert found == search([START, replace(START, sides=2)], "float32", {}, two_sides_and_128)
+        # Nothing is compiled twice; fields are varied one after the other.
+        assert sum(batches) == len(compiled) == len(found)
+        assert batches == [2, 2, 1]
+
+    def test_a_shape_that_cannot_be_compiled_stops_no_other(self, caplog):
+        def prepare(shapes: list[StagedShape]) -> None:
+            raise CodegenError("no such registers")
+
+        with caplog.at_level(logging.INFO, "warpmpc"):
+            found = search([START], "float32", {}, two_sides_and_128, prepare)
+        assert found[-1].shape.registers == 128
+        assert "compiled one by one, because of: no such registers" in caplog.text
+
     def test_none_can_run(self):
         def measure(shape: StagedShape) -> float:
             raise CodegenError("no")

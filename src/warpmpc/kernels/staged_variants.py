@@ -14,6 +14,7 @@ from functools import cache, cached_property
 import jax
 
 from warpmpc._errors import PatternError, SettingsError
+from warpmpc.kernels.loading import load_together
 from warpmpc.kernels.staged_engine import StagedKernels
 from warpmpc.kernels.staged_model import (
     TWO_SIDED_BLOCK,
@@ -105,6 +106,11 @@ class StagedVariants:
         fields = asdict(shape)
         return self._kernels(fields.pop("sides")).shaped(fields)
 
+    def _load(self, shapes: list[StagedShape], tiles: int) -> None:
+        """Compiles the loops of several shapes at the same time."""
+        kernels = [one for shape in shapes for one in self._shaped(shape).to_load(tiles)]
+        load_together(list(dict.fromkeys(kernels)))  # shapes may share one
+
     def tune(self, tiles: int, iterations: int = _ITERATIONS) -> list[Measured]:
         """Measures shapes for so many tiles and keeps the fastest, which is the last one listed.
 
@@ -125,7 +131,11 @@ class StagedVariants:
         fixed = {name: value for name, value in self._given.items() if name != "sides"}
         starts = [self._kernels(count).shaped(fixed).shape(tiles) for count in sides]
         found = search(
-            starts, self.first.dtype, self._given, lambda shape: measure(self._shaped(shape), tiles)
+            starts,
+            self.first.dtype,
+            self._given,
+            lambda shape: measure(self._shaped(shape), tiles),
+            lambda shapes: self._load(shapes, tiles),
         )
         self._store.put(tiles, found[-1].shape)
         return found
