@@ -26,7 +26,7 @@ from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp import OCP
 from warpmpc.qp.batches import part_size
 from warpmpc.qp.checks import finite_vectors
-from warpmpc.qp.conditioning import RHO_MIN
+from warpmpc.qp.conditioning import EQUALITY_TOLERANCE, RHO_MIN
 from warpmpc.qp.kernel_loop import tune_loop
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.staged_settings import StagedSettings
@@ -45,6 +45,7 @@ from warpmpc.sqp.warm_start import Guess, Shift
 from warpmpc.symbolic.hessian import HessianRule
 from warpmpc.symbolic.host_qp import host_qp
 from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.row_kinds import row_kinds
 from warpmpc.symbolic.typical import typical_of
 from warpmpc.symbolic.weak import weak_variables
 
@@ -199,7 +200,9 @@ class MPCSolver:
         The choice is kept on disk: later solvers of the same problem find it.  Returns all that
         was measured, the fastest last.
         """
-        found = tune_loop(self.qp.loop, batch)
+        fused = is_fused(self.programs, self.qp, self.settings)
+        kinds = row_kinds(self.problem, EQUALITY_TOLERANCE) if fused else ()
+        found = tune_loop(self.qp.loop, batch, kinds)
         for program in (self._solve, self._step):
             program.forget()
         return found
