@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from warpmpc import OCP, ADMMSettings, MPCSolver, QPSolver, SettingsError, SQPSettings
-from warpmpc.symbolic import stage_program, trial
+from warpmpc.symbolic import stage_program, trial, typical
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.host_qp import HostQP
 from warpmpc.symbolic.kkt import build_kkt
@@ -101,10 +101,6 @@ class TestError:
         monkeypatch.undo()
         singular = trial.TypicalSystem(kkt, np.zeros_like(system.values))
         assert singular.error(elimination) == np.inf
-
-    def test_no_trial_of_large_systems(self, monkeypatch):
-        monkeypatch.setattr(trial, "_LARGEST_SYSTEM", 7)
-        assert small(0.5)[1] is None
 
     def test_wrong_kind(self):
         one = sp.eye_array(2, format="csc")
@@ -214,8 +210,15 @@ class TestTypical:
         assert by_name.pop("known") == {0.1}
         assert by_name.pop("of_two") == {0.1}
         assert set.union(*by_name.values()) == {100.0}
-        typical = solver.qp.system.typical
-        np.testing.assert_allclose(typical.values[typical.kkt.rho_to_K], -1 / found)
+        system = solver.qp.system.typical
+        np.testing.assert_allclose(system.values[system.kkt.rho_to_K], -1 / found)
 
     def test_unknown_numbers(self):
         assert chain(lambda x, u: ca.sqrt(x - 10) + u**2).qp.system.typical is None
+
+    def test_no_trial_of_large_systems(self, monkeypatch):
+        solver = chain(lambda x, u: x**2 + u**2)
+        n_nodes = solver.problem.n_vars + solver.problem.n_cons
+        assert solver.qp.system.typical is not None
+        monkeypatch.setattr(typical, "_LARGEST_SYSTEM", n_nodes - 1)
+        assert chain(lambda x, u: x**2 + u**2).qp.system.typical is None

@@ -20,8 +20,8 @@ from warpmpc.symbolic.host_qp import HostQP
 from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.pattern import IntArray
 
-# Larger systems, and wider bands, take longer than what a trial may save.
-_LARGEST_SYSTEM, _LARGEST_BAND = 3000, 500_000
+# Wider bands take longer than what a trial may save.
+_LARGEST_BAND = 500_000
 _N_SIDES = 4  # right-hand sides of a trial
 
 
@@ -79,8 +79,8 @@ def typical_system(
     rho: np.ndarray,
     sigma: float,
     fewer_weak: Sequence[IntArray] = (),
-) -> TypicalSystem | None:
-    """K of a typical QP; None if it is too large to be tried.
+) -> TypicalSystem:
+    """K of a typical QP.
 
     Args:
         kkt: Pattern of K.
@@ -89,8 +89,6 @@ def typical_system(
         sigma: Regularisation of the Hessian.
         fewer_weak: Of `TypicalSystem`.
     """
-    if kkt.K_pattern.n_cols > _LARGEST_SYSTEM:
-        return None
     values = np.zeros(kkt.K_pattern.nnz)
     values[kkt.P_to_K] = qp.P
     values[kkt.A_to_K] = qp.A

@@ -19,6 +19,8 @@ from warpmpc.symbolic.trial import TypicalSystem, typical_system
 from warpmpc.symbolic.weak import representative_params, representative_values
 
 _EQUALITY_TOLERANCE = 1e-4
+# Orders of larger systems take longer than what trials may save.
+_LARGEST_SYSTEM = 3000
 
 
 def typical_of(
@@ -37,6 +39,8 @@ def typical_of(
     """
     problem = assembly.problem
     kkt = build_kkt(assembly.P_pattern, assembly.A_pattern)
+    if kkt.K_pattern.n_cols > _LARGEST_SYSTEM:
+        return None
     z = np.concatenate([representative_values(stage.n_z) for stage in problem.stages])
     qp = host_qp(assembly, z, representative_params(problem.defaults))
     if not qp.is_known:
