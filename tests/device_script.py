@@ -205,7 +205,7 @@ def gradients_agree(loss, args, sharding, *, in_program):
     """Gradients of spread batches and of what all instances share are those of one device."""
     weights = np.random.default_rng(1).normal(size=BATCH)
     gradient = jax.grad(loss, argnums=tuple(range(1, 1 + len(args))))
-    wanted = gradient(*jax.tree.map(jnp.asarray, (weights, *args)))
+    wanted = jax.jit(gradient)(*jax.tree.map(jnp.asarray, (weights, *args)))
     assert all(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(wanted))
     common = NamedSharding(sharding.mesh, PartitionSpec())
 
@@ -235,7 +235,6 @@ def gradients():
     sharding = batch_sharding()
     gradients_agree(partial(mpc_loss, make().solve), gradient_data(), sharding, in_program=True)
     explicit = batch_sharding(AxisType.Explicit)
-    quadratic_programs(explicit)
     solver, (P, q, _, _, bounds) = some_qp()
     gradients_agree(partial(qp_loss, solver), (q, 2 * P[0], bounds), explicit, in_program=False)
 

@@ -46,3 +46,11 @@ def test_warpmpc_commands_parse():
 def test_ci_runs_the_test_command():
     script = (ROOT / ".ci" / "run").read_text()
     assert script.splitlines()[-1] == "exec make test"
+
+
+def test_the_test_command_builds_the_documentation_strictly():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in ("test", "all"):
+        (needed,) = re.findall(rf"^{target}: ([^#]*)", makefile, flags=re.MULTILINE)
+        assert "docs" in needed.split()
+    assert re.search(r"^docs:.*\n.*mkdocs build --strict", makefile, flags=re.MULTILINE)

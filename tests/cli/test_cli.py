@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import jax
 import pytest
 
 from warpmpc.cli import environment
-from warpmpc.cli.main import COMMANDS, main
+from warpmpc.cli.main import COMMANDS, build_parser, main
 
 
 def python(code: str) -> str:
@@ -107,6 +108,43 @@ def test_every_command_has_help(capsys, name):
         main([name, "--help"])
     assert stop.value.code == 0
     assert COMMANDS[name].HELP.split()[0] in capsys.readouterr().out
+
+
+def examples(text):
+    """Command lines of a help text, without what is said about them."""
+    lines = [line.strip() for line in text.splitlines() if line.startswith("  warpmpc ")]
+    return [re.split(r"\s{2,}", line)[0].split()[1:] for line in lines]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_teaches(capsys, name):
+    """Examples that parse, and exit codes."""
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    text = capsys.readouterr().out
+    assert "exit codes:" in text
+    assert "130" in text
+    found = [words for words in examples(text) if "NAME" not in words]
+    assert len(found) >= 2
+    for words in found:
+        assert build_parser().parse_args(words).command == name
+
+
+def test_general_help_names_all_commands(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert {words[0] for words in examples(text)} - {"COMMAND"} == set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"), [(["slove"], "solve"), (["bench", "cartpol"], "cartpole")]
+)
+def test_misspelt_names_are_guessed(capsys, arguments, meant):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert f"Did you mean '{meant}'?" in capsys.readouterr().err
 
 
 def test_reader_may_stop_early():

@@ -97,7 +97,7 @@ def test_text():
     text = format_demo(made_up("cartpole"))
     for part in (
         "5 x cartpole in closed loop on a test", "505 variables, 606 rows", "10 SQP x 50 ADMM",
-        "compile      2.0 s", "60  MPC problems/s", "(0 of 5)", "a full loop has 100 steps",
+        "compile      2.0 s;", "60  MPC problems/s", "(0 of 5)", "a full loop has 100 steps",
         "keep all state constraints", "100.0% CONVERGED", "as it should be",
     ):  # fmt: skip
         assert part.replace("  ", " ") in text.replace("  ", " "), part

@@ -128,7 +128,7 @@ def test_arrays(solved, result, tmp_path):
 
 def test_figure(solved, tmp_path):
     path = tmp_path / "result.png"
-    assert main(["solve", "pendulum", "--out", str(path)]) == 0
+    assert main(["solve", "pendulum", "--history", "--out", str(path)]) == 0
     assert path.stat().st_size > 10_000
     assert solved[0].record
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from warpmpc import CodegenError, PatternError, QPSolver, SettingsError
+from warpmpc import CodegenError, MPCSolver, PatternError, QPSolver, SettingsError
 from warpmpc.codegen.cache import CACHE_VARIABLE, cache_folder
 from warpmpc.kernels import staged_variants
 from warpmpc.kernels.staged_engine import StagedKernels
@@ -20,7 +20,7 @@ from warpmpc.qp.kernel_loop import KernelLoop
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.symbolic.stage_program import build_stage_program, build_two_sided_program
-from warpmpc.systems import patterns
+from warpmpc.systems import patterns, pendulum
 
 NONE = np.zeros(0, dtype=int)
 START = StagedShape(registers=255, block=64, prefetch=True, sides=1)
@@ -90,6 +90,32 @@ class TestSearch:
             found = search([START], "float32", {}, measure)
         assert all(one.shape.registers != 64 for one in found)
         assert "cannot be measured: out of memory" in caplog.text
+
+    def test_what_is_measured_is_compiled_together_before(self):
+        compiled, batches = set(), []
+
+        def prepare(shapes: list[StagedShape]) -> None:
+            compiled.update(shapes)
+            batches.append(len(shapes))
+
+        def measure(shape: StagedShape) -> float:
+            assert shape in compiled
+            return two_sides_and_128(shape)
+
+        found = search([START, replace(START, sides=2)], "float32", {}, measure, prepare)
+        assert found == search([START, replace(START, sides=2)], "float32", {}, two_sides_and_128)
+        # Nothing is compiled twice; fields are varied one after the other.
+        assert sum(batches) == len(compiled) == len(found)
+        assert batches == [2, 2, 1]
+
+    def test_a_shape_that_cannot_be_compiled_stops_no_other(self, caplog):
+        def prepare(shapes: list[StagedShape]) -> None:
+            raise CodegenError("no such registers")
+
+        with caplog.at_level(logging.INFO, "warpmpc"):
+            found = search([START], "float32", {}, two_sides_and_128, prepare)
+        assert found[-1].shape.registers == 128
+        assert "compiled one by one, because of: no such registers" in caplog.text
 
     def test_none_can_run(self):
         def measure(shape: StagedShape) -> float:
@@ -195,6 +221,26 @@ class TestVariants:
         fake = Fake(two_sides_and_128)
         found = self.variants(fake, block=128).tune(40)
         assert {(one.shape.sides, one.shape.block) for one in found} == {(1, 128)}
+
+    @pytest.mark.parametrize("fused", [None, False])
+    def test_the_loop_that_will_run_is_measured(self, fused):
+        """Fused iterations know the kinds of their rows: their loop is another one."""
+        texts = set()
+
+        def measure(given: StagedKernels, tiles: int) -> float:
+            texts.add(given.content)
+            return two_sides_and_128(given.shape(tiles))
+
+        system = pendulum.make(3)
+        solver = MPCSolver(system.problem, replace(system.settings, fused=fused))
+        variants = solver.qp.loop._variants
+        variants._measure = measure
+        found = solver.tune(40)
+        plain = {variants._kernels(sides).content for sides in (1, 2)}
+        assert len(texts) == 2
+        assert texts.isdisjoint(plain) == (fused is None)
+        # What is found is found for both.
+        assert solver.qp.loop.kernels_at(2).shape(2) == found[-1].shape
 
     def test_the_cpu_has_nothing_to_tune(self, caplog):
         with pytest.raises(SettingsError, match="Nothing to tune on the CPU"):

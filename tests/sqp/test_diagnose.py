@@ -130,6 +130,9 @@ def test_single_problem_and_several_axes(solver):
     x0[1, 0, 0] = 3.0
     solution = solved(solver, x0)
     assert wm.diagnose(solution, x0).failed.tolist() == [2]
+    walls = {"limit": np.full((2, 2, 1), 2.0)}
+    assert wm.diagnose(solution, x0, walls).rows == wm.diagnose(solution, x0).rows
+    assert wm.diagnose(solution, params=walls).failed.tolist() == [2]
     single = jax.tree.map(lambda array: array[1, 0], solution)
     assert wm.diagnose(single, x0[1, 0]).failed.tolist() == [0]
 
@@ -188,3 +191,31 @@ def test_endless_derivative_is_named():
     assert not list(
         endless_derivatives(problem, np.ones(problem.n_vars), np.zeros(problem.n_params))
     )
+
+
+def cut(solution, problem, count):
+    """The scalars of a solution with trajectories of another problem."""
+    few = jax.tree.map(lambda array: np.asarray(array)[:count], replace(solution, history=None))
+    z, rows = np.ones((count, problem.n_vars)), np.zeros((count, problem.n_cons))
+    start = wm.MPCWarmStart(z, wm.QPState(0 * z, rows, rows))
+    return replace(few, z=z, y=rows, warm_start=start, layout=TrajectoryLayout(problem))
+
+
+def test_problem_without_initial_state(solution):
+    """There is nothing to be given, and nothing to be said about it."""
+    z, after, last = (ca.SX.sym(name, 2) for name in ("z", "after", "last"))
+    first = wm.Stage(z, after, None, ca.sumsqr(z), after - z - 1, 0.0, 0.0)
+    problem = wm.MPCProblem([first, wm.Stage(last, cost=ca.sumsqr(last))])
+    found = wm.diagnose(replace(cut(solution, problem, 3), violation=np.ones(3)))
+    assert found.notes == ()
+    assert [(row.name, row.violation) for row in found.rows] == [("g[0]", 1.0), ("g[1]", 1.0)]
+    with pytest.raises(wm.ProblemError, match="Nothing in this problem has a name"):
+        wm.plot(cut(solution, problem, 3))
+
+
+def test_states_that_are_not_x0(solution):
+    x0, z = ca.SX.sym("x0", 3), ca.SX.sym("z", 2)
+    problem = wm.MPCProblem([wm.Stage(z, cost=ca.sumsqr(z), g=z - x0[:2], lower=0.0, n_x=2)], x0=x0)
+    found = wm.diagnose(cut(solution, problem, 3))
+    assert any("pass x0 to `diagnose`" in note for note in found.notes)
+    assert found.rows == ()

@@ -95,8 +95,8 @@ def settings_of(name: str, built: Built, batch: int) -> dict[str, Any]:
     staged = options.pop("staged", None)
     options |= {"engine": solver.engine, "staged": None if staged is None else asdict(staged)}
     tiles = tile_count(batch)
-    streams = isinstance(solver.qp.loop, KernelLoop) and solver.engine != "onchip"
-    kernels = solver.qp.loop.kernels_at(tiles) if streams else None
+    loop = None if solver.engine == "onchip" else solver.qp.loop
+    kernels = loop.kernels_at(tiles) if isinstance(loop, KernelLoop) else None
     return {
         **options,
         "shape": asdict(kernels.shape(tiles)) if isinstance(kernels, StagedKernels) else None,

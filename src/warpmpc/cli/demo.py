@@ -17,6 +17,7 @@ from warpmpc.cli.arguments import (
     device_of,
     epilog,
 )
+from warpmpc.cli.progress import Activity
 
 HELP: str = "run the main job on this machine and draw it"
 # Closed loops: `bench.loop_demo` runs, `bench.loop_demo_scenes` draws.
@@ -85,7 +86,9 @@ def run(args: argparse.Namespace) -> int:
             raise SettingsError(f"--{option} is for closed loops: {', '.join(LOOPS)}.")
     demo: Any = import_module(f"warpmpc.bench.{args.name}_demo")
     text: Any = import_module(f"warpmpc.cli.demo_{args.name}")
-    result = demo.run_demo(batch)
+    with Activity() as activity:
+        activity.phase("compiling and solving")
+        result = demo.run_demo(batch)
     print(text.format_demo(result))
     if path is not None:
         figure: Any = import_module(f"warpmpc.bench.{args.name}_demo_figure")
@@ -102,7 +105,6 @@ def list_demos() -> str:
 def _run_loop(args: argparse.Namespace, batch: int, path: Path | None) -> int:
     from warpmpc.bench.loop_demo import LoopOptions, run_demo
     from warpmpc.cli.demo_loop import format_demo
-    from warpmpc.cli.progress import Activity
 
     options = LoopOptions(args.name, batch, args.steps, args.seed, device_of(args.device))
     with Activity() as activity:

@@ -13,13 +13,13 @@ def format_demo(loop: LoopDemo) -> str:
     from warpmpc.bench.report import rate
 
     problem, settings, metrics = loop.system.problem, loop.system.settings, loop.metrics
-    statuses = ", ".join(f"{share:.1%} {name}" for name, share in loop.statuses.items())
+    statuses = ", ".join(f"{_share(share)} {name}" for name, share in loop.statuses.items())
     rows = {
         "problem": f"{loop.system.n_x} states, {loop.system.n_u} inputs, horizon "
         f"{problem.horizon}: {problem.n_vars} variables, {problem.n_cons} rows",
         "solver": f"{settings.max_iter} SQP x {settings.qp_settings('float32').max_iter} ADMM "
         f"iterations per solve, float32, engine {loop.engine}",
-        "compile": f"{loop.compile_s:.1f} s, with kernels found in the cache less",
+        "compile": f"{loop.compile_s:.1f} s; kernels are cached, the next time takes less",
         "closed loop": f"{loop.steps} steps of {loop.system.control_dt:g} s for all in "
         f"{loop.run_s:.2f} s: {rate(loop.solves_per_s).strip()} MPC problems/s, "
         f"{rate(loop.iterations_per_s).strip()} SQP iterations/s",
@@ -32,6 +32,10 @@ def format_demo(loop: LoopDemo) -> str:
     }
     title = f"{loop.options.batch} x {loop.options.name} in closed loop on {loop.device}"
     return "\n".join([title, *(f"  {name:<13}{text}" for name, text in rows.items())])
+
+
+def _share(share: float) -> str:
+    return "<0.1%" if share < 1e-3 else f"{share:.1%}"
 
 
 def _success(loop: LoopDemo) -> str:

@@ -25,7 +25,7 @@ HELP: str = "solve one batch of a benchmark system, open loop"
 EPILOG: str = epilog("""\
   warpmpc solve pendulum                          32 random starts, until they converge
   warpmpc solve cartpole --mode fixed --batch 1000 --out plans.npz
-  warpmpc solve pendulum --x0=-3.14,0 --out swing.png    one start
+  warpmpc solve pendulum --x0=-3.14,0 --history --out swing.png    one start, and how it converged
   warpmpc solve quadrotor --dtype float64 --out result.json
 
 systems: pendulum, car, linear, cartpole, quadrotor, quadrotor_obstacles (or obstacles)
@@ -62,6 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine", metavar="NAME", default="auto", help="staged, sparse or dense (default auto)"
     )
     add_device(parser)
+    parser.add_argument(
+        "--history",
+        action="store_true",
+        help="record all iterations, for figures and what is said about failures (slower)",
+    )
     parser.add_argument("--out", metavar="FILE", help=f"write {', '.join(SUFFIXES)}")
 
 
@@ -87,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         dtype=args.dtype,
         engine=args.engine,
         device=device_of(args.device),
-        record=path is not None and path.suffix.lower() in FIGURES and args.mode == "converge",
+        record=args.history,
         **_starts(args),
     )
     with Activity() as activity:

@@ -1,8 +1,13 @@
 """How many warps share a tile in the rolled engine, and what they need of a multiprocessor.
 
 A sweep is a chain of short steps, so what counts is how many rows of the factor are in flight.
-With few tiles every multiprocessor has one or two of them, and many warps share each; with many
-it is better to have as many tiles at once as shared memory admits, with fewer warps each.
+Tiles at once, warps per tile and records ahead of each warp all add to that, and all of them want
+shared memory.  They get it in this order: tiles, as far as the batch has them, because tiles do not
+wait for each other; then warps, which shorten the chain of a tile; then records ahead.
+
+The limits below were measured on an H200 with the humanoid's shape (272 slots; the rows are in
+benchmarks/results/rolled_h200.jsonl).  They count per multiprocessor, so that they hold for windows
+and batches of other sizes.
 """
 
 from __future__ import annotations
@@ -19,8 +24,13 @@ from warpmpc.symbolic import panel_factor, panel_sweeps
 WARPS = (8, 4, 2, 1)
 FACTOR_WARPS = (16, 8)  # of a tile that is alone on its multiprocessor, and of others
 _MOST_TILES = 4  # on one multiprocessor; more would leave each too little shared memory
-_MOST_WARPS = 16  # that gather, on one multiprocessor
-_LEADS = (8, 4, 2)
+# That gather, on one multiprocessor.  Three tiles at once: 8 warps with 2 records ahead take 217 ms
+# for 25 iterations of 16384 problems, 4 warps with 4 records 248 ms.  Four tiles: 4 with 2, 205 ms.
+_MOST_WARPS = 24
+# Records ahead.  One tile at once: 8 warps take 68 ms (batch 4096; 53 ms: 512) with 4 ahead, 90 ms
+# (80 ms) with 2, and no less with 8, which cost twice the shared memory: a warp reads what a record
+# refers to one record before it copies it, and this load waits for the copies before it.
+_LEADS = (4, 2)
 _LEAST_REGISTERS, _MOST_REGISTERS = 64, 128
 _BLOCKS = (8, 4, 3, 2, 1)  # that may share a multiprocessor
 _ITEM = {"float32": 4, "float64": 8}

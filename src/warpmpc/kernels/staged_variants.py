@@ -7,13 +7,14 @@ caller fixed is kept; the rest is what was measured on this device, else what th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, cached_property
 
 import jax
 
 from warpmpc._errors import PatternError, SettingsError
+from warpmpc.kernels.loading import load_together
 from warpmpc.kernels.staged_engine import StagedKernels
 from warpmpc.kernels.staged_model import (
     TWO_SIDED_BLOCK,
@@ -22,6 +23,7 @@ from warpmpc.kernels.staged_model import (
     sides_for,
 )
 from warpmpc.kernels.tuning import LoopTimer, Measure, Measured, ShapeStore, search
+from warpmpc.symbolic.row_kinds import RowKind
 
 _LOG = logging.getLogger(__name__)
 # Two sides have twice the code; beyond this many multiply-adds it takes too long to compile.
@@ -105,12 +107,15 @@ class StagedVariants:
         fields = asdict(shape)
         return self._kernels(fields.pop("sides")).shaped(fields)
 
-    def tune(self, tiles: int, iterations: int = _ITERATIONS) -> list[Measured]:
+    def tune(
+        self, tiles: int, iterations: int = _ITERATIONS, kinds: Sequence[RowKind] = ()
+    ) -> list[Measured]:
         """Measures shapes for so many tiles and keeps the fastest, which is the last one listed.
 
         Args:
             tiles: Number of tiles; the result is used up to the next power of two.
             iterations: Of the ADMM loop.
+            kinds: Of the rows, where the loop that will run knows them.
         """
         measure = self._measure
         if measure is None:
@@ -124,11 +129,26 @@ class StagedVariants:
             sides.append(2)
         fixed = {name: value for name, value in self._given.items() if name != "sides"}
         starts = [self._kernels(count).shaped(fixed).shape(tiles) for count in sides]
+
+        def kernels(shape: StagedShape) -> StagedKernels:
+            found = self._shaped(shape)
+            return found.with_kinds(kinds) if kinds else found
+
         found = search(
-            starts, self.first.dtype, self._given, lambda shape: measure(self._shaped(shape), tiles)
+            starts,
+            self.first.dtype,
+            self._given,
+            lambda shape: measure(kernels(shape), tiles),
+            lambda shapes: _load(map(kernels, shapes), tiles),
         )
         self._store.put(tiles, found[-1].shape)
         return found
+
+
+def _load(kernels: Iterable[StagedKernels], tiles: int) -> None:
+    """Compiles several loops at the same time."""
+    needed = [one for some in kernels for one in some.to_load(tiles)]
+    load_together(list(dict.fromkeys(needed)))  # shapes may share one
 
 
 def _on_gpu() -> bool:

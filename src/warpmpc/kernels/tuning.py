@@ -98,6 +98,7 @@ def search(
     dtype: str,
     given: Mapping[str, int],
     measure: Callable[[StagedShape], float],
+    prepare: Callable[[list[StagedShape]], None] | None = None,
 ) -> list[Measured]:
     """Measures the model's shapes, then varies the better one field by field; the best is last.
 
@@ -106,10 +107,10 @@ def search(
         dtype: "float32" or "float64".
         given: Fields that are fixed.
         measure: Seconds of a shape.
+        prepare: Compiles shapes that are measured next, at the same time.
     """
     found: dict[StagedShape, float] = {}
-    for shape in starts:
-        _try(shape, measure, found)
+    _try(starts, measure, prepare, found)
     varied = {"registers": _REGISTERS[dtype], "block": _BLOCKS, "prefetch": (False, True)}
     for name, values in varied.items():
         if name in given or not found:
@@ -117,8 +118,8 @@ def search(
         best = _best(found)
         # With two sides a block is one tile.
         if name != "block" or best.sides == 1:
-            for value in values:
-                _try(replace(best, **{name: value}), measure, found)
+            others = [replace(best, **{name: value}) for value in values]
+            _try(others, measure, prepare, found)
     if not found:
         raise CodegenError("No shape of the kernels could be measured; the log says why.")
     best = _best(found)
@@ -126,16 +127,24 @@ def search(
 
 
 def _try(
-    shape: StagedShape, measure: Callable[[StagedShape], float], found: dict[StagedShape, float]
+    shapes: list[StagedShape],
+    measure: Callable[[StagedShape], float],
+    prepare: Callable[[list[StagedShape]], None] | None,
+    found: dict[StagedShape, float],
 ) -> None:
-    if shape in found:
-        return
-    try:
-        found[shape] = measure(shape)
-    except (CodegenError, RuntimeError) as error:  # too much memory or code for this one
-        _LOG.warning("tuning: %s cannot be measured: %s", shape, error)
-        return
-    _LOG.info("tuning: %s takes %.3g ms", shape, 1e3 * found[shape])
+    new = [shape for shape in shapes if shape not in found]
+    if prepare is not None and new:
+        try:
+            prepare(new)
+        except (CodegenError, RuntimeError) as error:
+            _LOG.info("tuning: compiled one by one, because of: %s", error)
+    for shape in new:
+        try:
+            found[shape] = measure(shape)
+        except (CodegenError, RuntimeError) as error:  # too much memory or code for this one
+            _LOG.warning("tuning: %s cannot be measured: %s", shape, error)
+            continue
+        _LOG.info("tuning: %s takes %.3g ms", shape, 1e3 * found[shape])
 
 
 def _best(found: Mapping[StagedShape, float]) -> StagedShape:

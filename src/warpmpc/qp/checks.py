@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from warpmpc._errors import PatternError, ProblemError, SettingsError
+from warpmpc._errors import ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array
 from warpmpc.qp.types import RowClass
-from warpmpc.symbolic.pattern import IntArray, SparsePattern
+from warpmpc.symbolic.pattern import IntArray
 
 
 def check_kind(name: str, given: Any, kind: type) -> None:
@@ -109,12 +109,3 @@ def check_penalties(given: ArrayLike | None, n_soft: int, dtype: str) -> list[ja
             "the order linear lower, linear upper, quadratic lower, quadratic upper."
         )
     return [array.reshape(*array.shape[:-2], 4 * n_soft)]
-
-
-def with_entries(A: SparsePattern) -> SparsePattern:
-    """A; without any entry also a free row: XLA loses kernels beside arrays of size zero."""
-    if not A.n_cols:
-        raise PatternError("A QP needs at least one variable; P and A have no columns.")
-    if A.nnz:
-        return A
-    return SparsePattern.from_coo(np.array([A.n_rows]), np.array([0]), (A.n_rows + 1, A.n_cols))

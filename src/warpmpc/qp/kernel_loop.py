@@ -7,6 +7,7 @@ itself is that of `qp.tile_loop`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from warpmpc.qp.types import ADMMSettings
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.program import Program
+from warpmpc.symbolic.row_kinds import RowKind
 from warpmpc.symbolic.safe_ordering import safe_amd
 from warpmpc.symbolic.stage_program import (
     StageProgram,
@@ -91,17 +93,17 @@ class KernelLoop:
         kernels = self.kernels_at(tiles)
         return kernels if isinstance(kernels, StagedKernels) else None
 
-    def tune(self, batch: int) -> list[Measured]:
+    def tune(self, batch: int, kinds: Sequence[RowKind] = ()) -> list[Measured]:
         """See `tune_loop`."""
         if self._variants is None:
             raise SettingsError(
                 "Nothing to tune: only straight-line code of the staged engine has a choice of "
                 'shapes.  Use engine="staged" with code="unrolled".'
             )
-        return self._variants.tune(tile_count(batch), self._settings.max_iter)
+        return self._variants.tune(tile_count(batch), self._settings.max_iter, kinds)
 
 
-def tune_loop(loop: ADMMLoop, batch: int) -> list[Measured]:
+def tune_loop(loop: ADMMLoop, batch: int, kinds: Sequence[RowKind] = ()) -> list[Measured]:
     """Measures on the GPU which shape of a loop's kernels is fastest.
 
     The choice is kept on disk: later calls and processes with the same problem, settings and device
@@ -111,6 +113,7 @@ def tune_loop(loop: ADMMLoop, batch: int) -> list[Measured]:
     Args:
         loop: Of a QP solver.
         batch: Number of instances.
+        kinds: Of the rows, where the loop that will run knows them.
 
     Returns:
         All that was measured, the fastest last.
@@ -121,7 +124,7 @@ def tune_loop(loop: ADMMLoop, batch: int) -> list[Measured]:
         raise SettingsError(
             'Nothing to tune: this engine has one shape.  Use engine="staged" with code="unrolled".'
         )
-    return loop.tune(int(batch))
+    return loop.tune(int(batch), kinds)
 
 
 def staged_loop(
@@ -137,7 +140,7 @@ def staged_loop(
     """
     kkt = system.kkt
     labels = checked_stages(stages, kkt.K_pattern.n_cols)
-    program = build_stage_program(kkt, labels, system.weak)
+    program = build_stage_program(kkt, labels, system.weak, system.typical)
     code = staged.code or ("unrolled" if program.code_size <= _LARGEST_CODE else "rolled")
     _LOG.info(
         "staged engine: %s code, %d templates, %d multiply-adds, nnz(L) = %d",
@@ -165,7 +168,7 @@ def _unrolled(
 ) -> StagedKernels:
     """Kernels of the program, or of another one with two sides."""
     if sides == 2:
-        program = build_two_sided_program(system.kkt, labels, system.weak)
+        program = build_two_sided_program(system.kkt, labels, system.weak, system.typical)
     soft = _soft_nodes(program, system)
     return StagedKernels(program, system.kkt.n_vars, system.dtype, soft=soft)
 

@@ -33,7 +33,6 @@ from warpmpc.qp.checks import (
     check_penalties,
     check_soft_rows,
     finite_vectors,
-    with_entries,
 )
 from warpmpc.qp.conditioning import Equilibration, QPData, ScaledQP, Scaling, row_factors
 from warpmpc.qp.engines import EngineRequest, build_loop, sensitivity_engine
@@ -42,11 +41,13 @@ from warpmpc.qp.kkt_solvers.kkt_engines import KKTSystem
 from warpmpc.qp.products import QPMatrices
 from warpmpc.qp.row_state import Point
 from warpmpc.qp.soft import Penalties, Projection, SoftRows
+from warpmpc.qp.spare_row import with_entries, with_spare
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.termination import initial_status
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.trial import TypicalSystem
 
 _LOG = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class QPSolver:
         staged: StagedSettings | None = None,
         soft_rows: Sequence[int] | np.ndarray | None = None,
         light: Sequence[int] | np.ndarray | None = None,
+        typical: TypicalSystem | None = None,
     ):
         """Analyses the patterns; nothing is compiled yet.
 
@@ -94,6 +96,8 @@ class QPSolver:
             light: Variables whose diagonal entry of P is stored but will be small against the
                 squares of their column of A times rho.  In float32 they should not be eliminated
                 early; those without a stored entry are known anyway.
+            typical: Representative numbers of K: the staged engine tries on them which order of
+                elimination fills least and is accurate in float32.
         """
         self.settings, self.dtype = settings or ADMMSettings(), check_dtype(dtype)
         check_kind("settings", self.settings, ADMMSettings)
@@ -117,7 +121,9 @@ class QPSolver:
         self._soft = SoftRows(soft, self._A.n_rows) if soft.size else None
         sigma = self.settings.sigma
         light = check_light(light, self.n_vars)
-        self.system = KKTSystem(kkt, P_entries, self._matrices, sigma, self.dtype, soft, light)
+        check_kind("typical", typical, TypicalSystem)
+        given = (kkt, P_entries, self._matrices, sigma, self.dtype, soft, light, typical)
+        self.system = KKTSystem(*given)
         if self._n_spare and stages is not None:
             stages = [*stages, *list(stages)[: self._n_spare]]
         request = EngineRequest(self.system, self.settings, stages, staged)
@@ -205,7 +211,11 @@ class QPSolver:
         entries = np.arange(P.nnz, dtype=np.int32)
         matrices = QPMatrices(P, entries, self._A)
         system = replace(
-            self.system, kkt=build_kkt(P, self._A), P_entries=entries, matrices=matrices
+            self.system,
+            kkt=build_kkt(P, self._A),
+            P_entries=entries,
+            matrices=matrices,
+            typical=None,  # of another pattern
         )
         return self._sensitivity(system, P)
 
@@ -274,7 +284,7 @@ class QPSolver:
     def _solve_batch(self, soft: list[jax.Array], *arrays: jax.Array) -> QPSolution:
         leading = arrays[0].shape[:-1]
         flat = (array.reshape(math.prod(leading), array.shape[-1]) for array in arrays)
-        P, q, A, lower, upper, *start = self._with_spare(*flat) if self._n_spare else flat
+        P, q, A, lower, upper, *start = with_spare(self.n_cons, *flat) if self._n_spare else flat
         penalties = (array.reshape(math.prod(leading), array.shape[-1]) for array in soft)
         x, y, objective, rest = self._run(QPData(P, q, A, lower, upper, *penalties), tuple(start))
         s, *end = rest
@@ -284,21 +294,6 @@ class QPSolver:
             scalar.reshape(leading) for scalar in (objective, *end)
         )
         return QPSolution(x, y, objective, status, iterations, primal, dual, QPWarmStart(x, s, y))
-
-    def _with_spare(self, *arrays: jax.Array) -> list[jax.Array]:
-        """The data, and a start if there is one, with the free row of `with_entries`."""
-        P, q, A, lower, upper, *start = arrays
-        one = jnp.ones((q.shape[0], 1), dtype=q.dtype)
-        # What is unknown of a start stays unknown in all rows.
-        x, *rows = start or [q]
-        unknown = (jnp.isnan(r).all(axis=1, keepdims=True) & (self.n_cons > 0) for r in rows)
-        spare = [0 * one, -jnp.inf * one, jnp.inf * one]
-        spare += [jnp.where(missing, jnp.nan, 0 * one) for missing in unknown]
-        found = [
-            jnp.concatenate(pair, axis=1)
-            for pair in zip((A, lower, upper, *rows), spare, strict=True)
-        ]
-        return [P, q, *found[:3], *([x] if start else []), *found[3:]]
 
     def _start(
         self, data: QPData, given: tuple[jax.Array, ...], rho: jax.Array

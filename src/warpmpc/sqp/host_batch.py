@@ -6,6 +6,7 @@ Reads: a `Solution`, and x0 and parameters if the caller has them.  Produces: `H
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +58,8 @@ class HostBatch:
         """Checks what the caller passed."""
         if not isinstance(solution, Solution):
             raise ProblemError(
-                f"A Solution of MPCSolver.solve or step is needed, got {type(solution).__name__}."
+                f"A Solution of MPCSolver.solve or step is needed, got {type(solution).__name__}; "
+                "of a closed loop, solve again from the state in question, such as loop.x[:, 7]."
             )
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(solution)):
             raise ProblemError(
@@ -68,7 +70,7 @@ class HostBatch:
         flat = jax.tree.map(lambda a: _flat(a, leading), solution)
         notes: list[str] = []
         problem = solution.layout.problem
-        vectors = _parameter_vectors(problem, flat, x0, params, notes)
+        vectors = _parameter_vectors(problem, np.asarray(solution.z), x0, params, notes)
         tolerance = DEFAULT_TOLERANCES[flat.z.dtype.name].violation
         return HostBatch(flat, problem, vectors, not notes, tolerance, notes)
 
@@ -119,38 +121,33 @@ class HostBatch:
 
 def _flat(array: Any, leading: int) -> np.ndarray:
     host = np.asarray(array)
-    return host.reshape(-1, *host.shape[leading:])
+    return host.reshape(math.prod(host.shape[:leading]), *host.shape[leading:])
 
 
 def _parameter_vectors(
-    problem: MPCProblem, flat: Solution, x0: Any, params: Params, notes: list[str]
+    problem: MPCProblem, z: np.ndarray, x0: Any, params: Params, notes: list[str]
 ) -> np.ndarray | None:
-    """What the instances were solved with, as far as it is known."""
-    dtype = flat.z.dtype
-    if x0 is None and not (isinstance(params, Mapping) and "x0" in params):
+    """What the instances were solved with, ``[batch, n_params]``, as far as it is known."""
+    if x0 is None and problem.n_x0 and not (isinstance(params, Mapping) and "x0" in params):
         rows = problem.x_rows
-        if problem.n_x0 and (rows is None or rows.shape[1] != problem.n_x0):
+        if rows is None or rows.shape[1] != problem.n_x0:
             notes.append("Rows are not named: pass x0 to `diagnose` as well.")
             return None
-        x0 = flat.z[:, rows[0]] if rows is not None and problem.n_x0 else None
+        x0 = z[..., rows[0]]
         notes.append("x0 was not given: it is taken from the trajectories, params are defaults.")
-    else:
-        x0 = None if x0 is None else _flat(x0, np.ndim(x0) - 1)
-    given = _cast(params, dtype)
+    given = _cast(params, z.dtype)
     if given is None and np.isnan(problem.defaults[problem.n_x0 :]).any():
         notes.append("Rows are not named: some parameters have no default; pass params as well.")
         return None
-    x0 = None if x0 is None else np.asarray(x0, dtype=dtype)
-    if x0 is not None and x0.shape[0] == 1:
-        x0 = x0[0]  # goes with any batch
-    packed = ParameterPacker(problem, dtype.name)(x0, given, whole=True).own
-    vectors = _flat(packed, np.ndim(packed) - 1).astype(np.float64)
-    if vectors.shape[0] not in (1, flat.z.shape[0]):
+    x0 = None if x0 is None else np.asarray(x0, dtype=z.dtype)
+    packed = ParameterPacker(problem, z.dtype.name)(x0, given, whole=True).own
+    vectors, batch = _flat(packed, packed.ndim - 1), math.prod(z.shape[:-1])
+    if vectors.shape[0] not in (1, batch):
         raise ProblemError(
-            f"x0 and params are those of {vectors.shape[0]} instances, the solution has "
-            f"{flat.z.shape[0]}; pass what the solver got."
+            f"x0 and params are those of {vectors.shape[0]} instances, the solution has {batch}; "
+            "pass what the solver got."
         )
-    return np.broadcast_to(vectors, (flat.z.shape[0], vectors.shape[1]))
+    return np.broadcast_to(vectors, (batch, vectors.shape[1]))
 
 
 def _cast(params: Params, dtype: np.dtype) -> Params:

@@ -27,6 +27,7 @@ from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp import OCP
 from warpmpc.qp.batches import part_size
 from warpmpc.qp.checks import finite_vectors
+from warpmpc.qp.conditioning import EQUALITY_TOLERANCE, RHO_MIN
 from warpmpc.qp.kernel_loop import tune_loop
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.staged_settings import StagedSettings
@@ -46,6 +47,8 @@ from warpmpc.sqp.warm_start import Guess, Shift
 from warpmpc.symbolic.hessian import HessianRule
 from warpmpc.symbolic.host_qp import host_qp
 from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.row_kinds import row_kinds
+from warpmpc.symbolic.typical import typical_of
 from warpmpc.symbolic.weak import weak_variables
 
 _LOG = logging.getLogger(__name__)
@@ -130,6 +133,7 @@ class MPCSolver:
         has_stages = engine in ("auto", "staged")
         soft, qp = at.soft_rows, self.settings.qp_settings(self.dtype)
         rho = (qp.rho, qp.rho * qp.rho_equality)
+        weak = weak_variables(at, problem.defaults, rho, qp.sigma)
         return QPSolver(
             _scipy(at.P_pattern),
             _scipy(at.A_pattern),
@@ -140,7 +144,9 @@ class MPCSolver:
             stages=stages if has_stages else None,
             staged=staged,
             soft_rows=soft if soft.size else None,
-            light=weak_variables(at, problem.defaults, rho, qp.sigma),
+            light=weak[0],
+            # Scaled matrices are other ones.
+            typical=None if qp.scaling else typical_of(at, (*rho, RHO_MIN), qp.sigma, weak[1:]),
         )
 
     def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -211,7 +217,9 @@ class MPCSolver:
         """
         if self._onchip:
             raise SettingsError('Nothing to tune: engine="onchip" has one shape.')
-        found = tune_loop(self.qp.loop, batch)
+        fused = is_fused(self.programs, self.qp, self.settings)
+        kinds = row_kinds(self.problem, EQUALITY_TOLERANCE) if fused else ()
+        found = tune_loop(self.qp.loop, batch, kinds)
         for program in (self._solve, self._step):
             program.forget()
         return found

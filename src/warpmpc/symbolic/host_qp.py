@@ -29,7 +29,8 @@ class HostQP:
     def is_known(self) -> bool:
         """Whether all numbers are finite; bounds need not be."""
         numbers = np.concatenate([self.P, self.q, self.A])
-        return bool(np.isfinite(numbers).all() and not np.isnan(self.lower + self.upper).any())
+        bounds = np.concatenate([self.lower, self.upper])
+        return bool(np.isfinite(numbers).all() and not np.isnan(bounds).any())
 
 
 def host_qp(assembly: Assembly, z: np.ndarray, params: np.ndarray) -> HostQP:
@@ -53,8 +54,8 @@ def host_qp(assembly: Assembly, z: np.ndarray, params: np.ndarray) -> HostQP:
             for array, rows, values in zip(found, tables, function.call(point), strict=True):
                 array[rows[i][a]] = values.full().ravel()
     P, q, A, lower, upper, blocks = found
-    P = _with_blocks(_added(P, at.P_overlap), blocks, at)
-    return HostQP(P, _added(q, at.q_overlap), A, lower, upper)
+    hessian = _with_blocks(_added(P, at.P_overlap), blocks, at)
+    return HostQP(hessian, _added(q, at.q_overlap), A, lower, upper)
 
 
 def _added(rows: np.ndarray, overlap: Overlap) -> np.ndarray:

@@ -24,8 +24,11 @@ from warpmpc.symbolic.program import Program
 from warpmpc.symbolic.safe_ordering import safe_stagewise
 from warpmpc.symbolic.stage_blocks import find_stage_blocks
 from warpmpc.symbolic.stage_sides import StageOrder, one_sided_orders, two_sided_orders
+from warpmpc.symbolic.trial import TypicalSystem
 
 Pair = tuple[int, int]
+# Of a solve in float32.  Orders that control well have less than 1e-5, others more than 1e-4.
+_LARGEST_ERROR = 2e-5
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,9 @@ class StageProgram(Program):
         return sum(run.template.multiply_adds + 2 * run.template.n_L for run in self.runs)
 
 
-def build_stage_program(kkt: KKTPattern, stages: IntArray, weak: IntArray) -> StageProgram:
+def build_stage_program(
+    kkt: KKTPattern, stages: IntArray, weak: IntArray, typical: TypicalSystem | None = None
+) -> StageProgram:
     """Orders by stages in the better direction and finds the templates.
 
     Args:
@@ -154,36 +159,64 @@ def build_stage_program(kkt: KKTPattern, stages: IntArray, weak: IntArray) -> St
         stages: Stage of each variable, then of each row; rows and cost may couple a stage with
             the next one only.
         weak: Variables without a weight of their own; see `safe_ordering`.
+        typical: Numbers of K: not all weak variables wait if float32 does not need it.
     """
-    return _best(kkt, one_sided_orders(stages), weak)
+    return _best(kkt, one_sided_orders(stages), weak, typical)
 
 
-def build_two_sided_program(kkt: KKTPattern, stages: IntArray, weak: IntArray) -> StageProgram:
+def build_two_sided_program(
+    kkt: KKTPattern, stages: IntArray, weak: IntArray, typical: TypicalSystem | None = None
+) -> StageProgram:
     """Orders by stages from both ends to the middle: two chains.
 
     Args:
         kkt: Pattern of K.
         stages: As in `build_stage_program`.
         weak: Likewise.
+        typical: Likewise.
     """
-    return _best(kkt, two_sided_orders(kkt, stages), weak)
+    return _best(kkt, two_sided_orders(kkt, stages), weak, typical)
 
 
-def _best(kkt: KKTPattern, orders: list[StageOrder], weak: IntArray) -> StageProgram:
-    """The program with least fill, of the orders that couple neighbours only."""
-    found: list[tuple[float, Elimination, StageOrder]] = []
-    for order in orders:
-        if order.couples_neighbours(kkt):
-            perm = safe_stagewise(kkt, order.positions, weak)
-            elimination = eliminate(kkt.K_pattern, perm)
-            found.append((order.handicap * elimination.nnz_L, elimination, order))
-    if not found:
+def _best(
+    kkt: KKTPattern, orders: list[StageOrder], weak: IntArray, typical: TypicalSystem | None
+) -> StageProgram:
+    """The program with least fill, of the orders that couple neighbours only and are accurate."""
+    fitting = [order for order in orders if order.couples_neighbours(kkt)]
+    if not fitting:
         raise PatternError(
             "The stages couple beyond their neighbours: some row or cost term joins stages more "
             'than one apart.  Check `stages`, or use engine="sparse", which takes any pattern.'
         )
-    _, elimination, order = min(found, key=lambda candidate: candidate[0])
+    waiting = [weak] if typical is None else [weak, *typical.fewer_weak]
+    found = [
+        (eliminate(kkt.K_pattern, safe_stagewise(kkt, order.positions, some)), order)
+        for some in waiting
+        for order in fitting
+    ]
+    safe = found[: len(fitting)]
+    elimination, order = _accurate(found, safe, typical) if typical else min(safe, key=_weighted)
     return _program(elimination, order, kkt.n_vars)
+
+
+def _weighted(candidate: tuple[Elimination, StageOrder]) -> float:
+    return candidate[1].handicap * candidate[0].nnz_L
+
+
+def _accurate(
+    found: list[tuple[Elimination, StageOrder]],
+    safe: list[tuple[Elimination, StageOrder]],
+    typical: TypicalSystem,
+) -> tuple[Elimination, StageOrder]:
+    """The least fill that float32 bears; else the least error, else the least safe fill."""
+    errors: list[float] = []
+    by_fill = sorted(found, key=_weighted)  # of equal fill, the one where more variables wait
+    for candidate in by_fill:
+        errors.append(typical.error(candidate[0]))
+        if errors[-1] < _LARGEST_ERROR:
+            return candidate
+    least = int(np.argmin(errors))
+    return by_fill[least] if errors[least] < np.inf else min(safe, key=_weighted)
 
 
 def _program(elimination: Elimination, order: StageOrder, n_vars: int) -> StageProgram:

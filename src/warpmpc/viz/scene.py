@@ -25,7 +25,7 @@ ANIMATION_DPI = 88
 LAST_FRAME_S = 2.0  # how long an animation rests at its end
 DURATION_S = (5.0, 12.0)  # of an animation, at least and at most
 LEAST_FRAME_S = 0.02  # viewers show shorter ones slowly
-_COLORS = 200
+_COLORS, _ALMOST_WHITE = 200, 249
 
 
 class Scene(Protocol):
@@ -110,4 +110,7 @@ def _same_colors(frames: list[Image]) -> list[Image]:
     for place, frame in enumerate(chosen):
         sheet.paste(frame, (0, place * frame.height))
     palette = sheet.quantize(_COLORS, method=Image.Quantize.MEDIANCUT)
+    found = np.array(palette.getpalette()).reshape(-1, 3)
+    found[(found > _ALMOST_WHITE).all(axis=1)] = 255  # the mean of white and its neighbours is not
+    palette.putpalette(found.ravel().tolist())
     return [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]

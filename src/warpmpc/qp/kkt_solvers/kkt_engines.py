@@ -23,6 +23,7 @@ from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.safe_ordering import safe_amd
+from warpmpc.symbolic.trial import TypicalSystem
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,7 @@ class KKTSystem:
         dtype: "float32" or "float64".
         soft_rows: Rows of A that are soft.
         light: Variables with a stored diagonal of P that is known to be too small.
+        typical: Numbers of K, if they are known; stage-wise orders are tried on them.
     """
 
     kkt: KKTPattern
@@ -46,6 +48,7 @@ class KKTSystem:
     dtype: str
     soft_rows: IntArray
     light: IntArray
+    typical: TypicalSystem | None = None
 
     @property
     def weak(self) -> IntArray:
