@@ -1,4 +1,4 @@
-"""Fused SQP iterations with one and two sides on odd batches, for compute-sanitizer.
+"""Fused SQP iterations and on-chip solves of odd batches, for compute-sanitizer.
 
     compute-sanitizer --tool memcheck python benchmarks/sanitize_mpc.py
     compute-sanitizer --tool racecheck python benchmarks/sanitize_mpc.py
@@ -18,8 +18,15 @@ from warpmpc import MPCSolver, StagedSettings, systems
 
 BATCHES = (1, 100)
 LIMIT = 1e-2  # of the largest variable, after the iterations of the benchmark
-# System, horizon, sides, iterations between checks of residuals.
-CASES = (("pendulum", 12, 1, 0), ("pendulum", 12, 2, 10), ("quadrotor", 6, 2, 0))
+# System, horizon, sides (0: one warp per problem), iterations between checks of residuals.
+CASES = (
+    ("pendulum", 12, 1, 0),
+    ("pendulum", 12, 2, 10),
+    ("pendulum", 40, 0, 0),
+    ("car", 12, 0, 0),
+    ("cartpole", 70, 0, 0),
+    ("quadrotor", 6, 2, 0),
+)
 _LOG = logging.getLogger("sanitize_mpc")
 
 
@@ -30,9 +37,13 @@ def main() -> None:
     for name, horizon, sides, checks in CASES:
         system = systems.make(name, horizon=horizon)
         qp = replace(system.settings.qp_settings("float32"), check_every=checks)
-        settings, staged = replace(system.settings, qp=qp, fused=True), StagedSettings(sides=sides)
-        single = MPCSolver(system.problem, settings, "float32", "staged", staged=staged)
-        double = MPCSolver(system.problem, replace(settings, fused=None), "float64", "dense")
+        settings = replace(system.settings, qp=qp)
+        double = MPCSolver(system.problem, settings, "float64", "dense")
+        if sides:
+            settings, staged = replace(settings, fused=True), StagedSettings(sides=sides)
+            single = MPCSolver(system.problem, settings, "float32", "staged", staged=staged)
+        else:
+            single = MPCSolver(system.problem, settings, "float32", "onchip")
         for batch in BATCHES:
             x0 = system.sample(batch, 0)
             found, wanted = single.solve(x0.astype("float32")).z, np.asarray(double.solve(x0).z)

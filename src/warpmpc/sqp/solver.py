@@ -90,8 +90,7 @@ class MPCSolver:
             staged: Of the staged engine's kernels.
         """
         self.settings, self.dtype = checked_settings(settings), check_dtype(dtype)
-        self.problem = as_problem(problem)
-        check_engine(engine)
+        self.problem, _ = as_problem(problem), check_engine(engine)
         self._device = as_device(device)
         self.programs = StagePrograms(self.problem, self._rule(), self.dtype)
         if not self.programs.assembly.A_pattern.nnz:

@@ -1,0 +1,35 @@
+"""One solve per engine and batch size, for NVIDIA's profiler.
+
+    ncu --replay-mode application --kernel-name regex:"fused|staged|onchip" --csv --page raw \
+        --metrics METRIC,... python benchmarks/profile_mpc.py > rows.csv
+
+Compiles first, so that all that is launched is what a benchmark launches.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from warpmpc import MPCSolver, systems
+
+CASES = (("cartpole", "staged"), ("quadrotor", "staged"), ("cartpole", "onchip"))
+BATCHES = (10_000, 100_000)
+
+
+def main(batches: tuple[int, ...]) -> None:
+    """One SQP iteration of every case."""
+    for name, engine in CASES:
+        system = systems.make(name)
+        settings = replace(system.settings, max_iter=1)
+        solver = MPCSolver(system.problem, settings, "float32", engine)
+        for batch in batches:
+            x0 = jnp.asarray(system.sample(batch, 0), dtype="float32")
+            jax.block_until_ready(solver.solve(x0))
+
+
+if __name__ == "__main__":
+    main(tuple(int(batch) for batch in sys.argv[1:]) or BATCHES)
