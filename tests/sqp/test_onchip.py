@@ -354,7 +354,7 @@ class TestRefusals:
     def test_too_large(self, dtype):
         """A quadrotor: the message names the resource and how much of it is missing."""
         made = quadrotor.make()
-        missing = r"needs \d+ KB of shared memory, [1-9]\d* KB more than a multiprocessor has"
+        missing = r"needs [\d.]+ KB of shared memory, [\d.]+ KB more than a multiprocessor has"
         with pytest.raises(SettingsError, match=missing):
             MPCSolver(made.problem, made.settings, dtype, "onchip")
 

@@ -174,8 +174,8 @@ def onchip_obstacle(programs: StagePrograms, qp: QPSolver, settings: SQPSettings
     limit = shared_memory_limit()
     if needed > limit:
         return (
-            f"a problem needs {needed / 1024:.0f} KB of shared memory, "
-            f"{(needed - limit) / 1024:.0f} KB more than a multiprocessor has"
+            f"a problem needs {needed / 1024:.1f} KB of shared memory, "
+            f"{(needed - limit) / 1024:.1f} KB more than a multiprocessor has"
         )
     return None
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import casadi as ca
 import numpy as np
 
 from warpmpc.codegen.from_casadi import translate
@@ -148,8 +147,8 @@ class OnchipStages:
         cases = []
         for part in self._parts:
             model, stages = self._programs.models[part.group], self._at.stages[part.group]
-            cost = model.total_cost if part.number == COST else ca.SX(0)
-            function = model.evaluate_part(f"value_{part.group}_{part.number}", cost, part.rows)
+            name = f"value_{part.group}_{part.number}"
+            function = model.evaluate_part(name, part.rows, with_cost=part.number == COST)
             program, kept = translate(function).pruned()
             points = self._points(part.group, names)
             rows = [of[:, elements] for of, elements in zip(points, kept, strict=True)]

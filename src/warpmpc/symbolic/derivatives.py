@@ -134,10 +134,11 @@ class StageModel:
 
     def evaluate(self, name: str) -> ca.Function:
         """(w, p) to cost with penalties, and sum of squares, sum and largest violation of rows."""
-        return self.evaluate_part(name, self.total_cost, range(self.stage.g.numel()))
+        return self.evaluate_part(name, range(self.stage.g.numel()), with_cost=True)
 
-    def evaluate_part(self, name: str, cost: ca.SX, rows: Collection[int]) -> ca.Function:
-        """The same of another cost and of some rows."""
+    def evaluate_part(self, name: str, rows: Collection[int], *, with_cost: bool) -> ca.Function:
+        """The same of some rows, with the cost or with penalties alone."""
+        cost = self.total_cost if with_cost else ca.SX(0)
         beyond = self._hard_violations(rows)
         worst = ca.mmax(beyond) if beyond.numel() else ca.SX(0)
         outputs = [cost + self._penalty(rows), ca.sumsqr(beyond), ca.sum1(beyond), worst]
