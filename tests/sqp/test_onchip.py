@@ -1,8 +1,6 @@
 """One warp per problem: the same iterates as other engines, for problems of all shapes."""
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,18 +10,9 @@ import pytest
 from mpc_cases import mixed_stages, pendulum
 from onchip_cases import apart, as_problem, crane, limits, masses, uneven
 from sqp_cases import FIXED, FIXED_QP, DenseSQP, arm, points, soft_arm
-from warpmpc import (
-    ADMMSettings,
-    LineSearchSettings,
-    MPCSolver,
-    MPCStatus,
-    SettingsError,
-    Soft,
-    StagedSettings,
-)
+from warpmpc import LineSearchSettings, MPCSolver, MPCStatus, Soft
 from warpmpc.sqp import onchip as module
-from warpmpc.systems import car, cartpole, quadrotor
-from warpmpc.systems import pendulum as pendulum_system
+from warpmpc.systems import car, cartpole
 
 LIMIT = 1e-9
 TEN = replace(FIXED, max_iter=10, convexify="gershgorin")
@@ -330,81 +319,3 @@ def test_soft_bounds_by_parameter(room, line_search, monkeypatch):
 def test_float32_is_near_float64(x0):
     near, exact = (MPCSolver(pendulum(33), FIXED, d, "onchip") for d in ("float32", "float64"))
     np.testing.assert_allclose(near.solve(x0.astype("float32")).z, exact.solve(x0).z, atol=5e-3)
-
-
-IMPOSSIBLE = {
-    "the number of SQP iterations is not fixed": {"mode": "converge"},
-    "fused=True asks for three launches": {"fused": True},
-    "QPs are scaled": {"qp": replace(FIXED_QP, scaling=2)},
-    "rho is adapted": {"qp": ADMMSettings(scaling=0, check_every=5)},
-    "Hessian blocks are projected": {"hessian": "exact", "convexify": "project"},
-}
-
-
-class TestRefusals:
-    @pytest.mark.parametrize("reason", IMPOSSIBLE)
-    def test_settings(self, reason):
-        settings = replace(TEN, **IMPOSSIBLE[reason])
-        with pytest.raises(
-            SettingsError, match=f'engine="onchip" is not possible because {reason}'
-        ):
-            MPCSolver(pendulum(3), settings, "float64", "onchip")
-
-    @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    def test_too_large(self, dtype):
-        """A quadrotor: the message names the resource and how much of it is missing."""
-        made = quadrotor.make()
-        missing = r"needs [\d.]+ KB of shared memory, [\d.]+ KB more than a multiprocessor has"
-        with pytest.raises(SettingsError, match=missing):
-            MPCSolver(made.problem, made.settings, dtype, "onchip")
-
-    def test_long_programs(self, monkeypatch):
-        monkeypatch.setattr(module, "_LONGEST_PROGRAM", 20)
-        with pytest.raises(SettingsError, match=r"a stage has \d+ operations, more than 20"):
-            MPCSolver(pendulum(3), FIXED, "float64", "onchip")
-
-    def test_advice(self):
-        with pytest.raises(SettingsError, match='use engine="auto"'):
-            MPCSolver(pendulum(3), dtype="float64", engine="onchip")
-
-
-def test_nothing_to_tune():
-    with pytest.raises(SettingsError, match='Nothing to tune: engine="onchip" has one shape'):
-        MPCSolver(pendulum(3), FIXED, "float64", "onchip").tune(100)
-
-
-class TestChoice:
-    """What `auto` takes; whether it is fast is counted, not measured."""
-
-    def test_without_a_gpu(self):
-        assert MPCSolver(pendulum(3), FIXED, "float32").engine == "staged"
-
-    @pytest.mark.parametrize("system", [pendulum_system, cartpole, car])
-    def test_small_systems_have_no_drawback(self, system, monkeypatch):
-        made = system.make()
-        monkeypatch.setattr(module, "has_gpu", lambda: True)
-        assert MPCSolver(made.problem, made.settings, "float32").engine == "onchip"
-
-    def test_large_ones_stay_staged_and_say_why(self, monkeypatch, caplog):
-        made = quadrotor.make()
-        monkeypatch.setattr(module, "has_gpu", lambda: True)
-        with caplog.at_level("INFO", logger=module.__name__):
-            solver = MPCSolver(made.problem, made.settings, "float32")
-        assert solver.engine == "staged"
-        assert re.search(r"engine auto: not onchip, because a .* needs .*\d+", caplog.text)
-
-    def test_wishes_come_first(self, monkeypatch):
-        monkeypatch.setattr(module, "has_gpu", lambda: True)
-        for wish in ({"engine": "staged"}, {"staged": StagedSettings(sides=1)}):
-            assert MPCSolver(pendulum(3), FIXED, "float32", **wish).engine == "staged"
-        assert MPCSolver(pendulum(3), replace(FIXED, fused=True)).engine == "staged"
-        assert MPCSolver(pendulum(3)).engine != "onchip"  # runs until it converges
-
-
-def test_table_of_the_page_is_what_its_code_says():
-    """The code itself runs with all other pages."""
-    page = (Path(__file__).parents[2] / "docs" / "onchip.md").read_text()
-    said = re.findall(r"^count\((\w+)\.make\(horizon=(\d+)\)\)  # = \((.*)\)$", page, re.MULTILINE)
-    shown = re.findall(r"^\| (\w+), N = (\d+) \| (.*) \|$", page, re.MULTILINE)
-    assert len(said) == 4
-    assert [(name, n, row.replace(" ", "").replace("|", ", ")) for name, n, row in shown] == said
