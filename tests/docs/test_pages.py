@@ -36,6 +36,7 @@ COMPARED = {
     "docs/gradients.md": 3,
     "docs/ldl.md": 1,
     "docs/mpc.md": 2,
+    "docs/onchip.md": 8,
     "docs/problems.md": 13,
     "docs/qp.md": 4,
     "docs/quickstart.md": 4,

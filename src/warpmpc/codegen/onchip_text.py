@@ -94,7 +94,7 @@ def onchip_head(memory: LaneMemory, dtype: str, *, static: bool, profile: bool) 
         "R_COUNT": memory.sections["R"].count,
         "REDUCTION": f"(W_ROWS + {memory.reduction})",
         "KEEPS_K": int(memory.keeps_K),
-        "NX": memory.n_separators,
+        "NX": max(memory.n_separators, 1),  # of arrays, which nobody uses without separators
         "LEVELS": memory.levels,
         "K_COUNT": memory.dump,
     }
