@@ -1,5 +1,7 @@
 """Warp kernels as JAX calls: launches, batching by folding, device limits."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import jax
@@ -153,3 +155,22 @@ class TestSharedMemoryLimit:
         monkeypatch.setattr(ffi.wp, "device_from_jax", device)
         assert shared_memory_limit() == 101_376
         assert asked == [jax.local_devices()[0]]
+
+
+SCRIPT = """
+import warpmpc as wm
+from warpmpc import systems
+
+system = systems.make("pendulum", horizon=20)
+solver = wm.MPCSolver(system.problem, system.settings)
+loop = wm.rollout(solver, system.simulate, system.sample(4000).astype("float32"), 40)
+print("end", loop.u.is_ready())
+"""
+
+
+@pytest.mark.slow
+def test_a_script_ends_while_kernels_run():
+    found = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert found.stdout.split() == ["end", "False"]

@@ -5,7 +5,9 @@ Keeps version differences of JAX and Warp, launch geometry and static arguments 
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -56,8 +58,24 @@ def launch(
         in_out: Names of the inputs that the kernel changes; their new values are returned first.
     """
     load_kernel(kernel, block)
+    _wait_at_exit()
     call = _jax_kernel(kernel, len(in_out) + len(outputs), block, in_out)
     return tuple(call(*inputs, output_dims=dict(outputs), launch_dims=(threads,)))
+
+
+@cache
+def _wait_at_exit() -> None:
+    """Has the interpreter wait for running kernels before it shuts down.
+
+    Kernels are launched by Python code.  While XLA waits for them at the very end, holding the
+    interpreter, they would wait for the interpreter.
+    """
+    atexit.register(_wait)
+
+
+def _wait() -> None:
+    with suppress(Exception):  # too late for anyone to hear of a failed computation
+        jax.block_until_ready(jax.live_arrays())
 
 
 def fold_vmap(function: Callable[..., Any], n_shared: int = 0) -> Callable[..., Any]:
