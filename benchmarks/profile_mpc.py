@@ -1,9 +1,7 @@
 """One solve per engine and batch size, for NVIDIA's profiler.
 
-    ncu --replay-mode application --kernel-name regex:"fused|staged|onchip" --csv --page raw \
+JAX_PLATFORMS=cpu ncu --kernel-name regex:"fused|staged|onchip" --csv --page raw \
         --metrics METRIC,... python benchmarks/profile_mpc.py > rows.csv
-
-Compiles first, so that all that is launched is what a benchmark launches.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+from warp_only import warp_only
 
 from warpmpc import MPCSolver, systems
 
@@ -28,7 +27,8 @@ def main(batches: tuple[int, ...]) -> None:
         solver = MPCSolver(system.problem, settings, "float32", engine)
         for batch in batches:
             x0 = jnp.asarray(system.sample(batch, 0), dtype="float32")
-            jax.block_until_ready(solver.solve(x0))
+            with warp_only():
+                jax.block_until_ready(solver.solve(x0))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Fused SQP iterations and on-chip solves of odd batches, for compute-sanitizer.
 
-    compute-sanitizer --tool memcheck python benchmarks/sanitize_mpc.py
-    compute-sanitizer --tool racecheck python benchmarks/sanitize_mpc.py
+    export JAX_PLATFORMS=cpu
+    compute-sanitizer --tool memcheck --error-exitcode 1 python benchmarks/sanitize_mpc.py
+    compute-sanitizer --tool racecheck --error-exitcode 1 python benchmarks/sanitize_mpc.py
 
 Also checks the results against float64, so that a clean report is one of kernels that work.
 """
@@ -13,6 +14,7 @@ from dataclasses import replace
 
 import jax
 import numpy as np
+from warp_only import warp_only
 
 from warpmpc import MPCSolver, StagedSettings, systems
 
@@ -46,7 +48,9 @@ def main() -> None:
             single = MPCSolver(system.problem, settings, "float32", "onchip")
         for batch in BATCHES:
             x0 = system.sample(batch, 0)
-            found, wanted = single.solve(x0.astype("float32")).z, np.asarray(double.solve(x0).z)
+            wanted = np.asarray(double.solve(x0).z)
+            with warp_only():
+                found = jax.block_until_ready(single.solve(x0.astype("float32")).z)
             error, size = np.abs(np.asarray(found) - wanted).max(), np.abs(wanted).max()
             _LOG.info("%s, %d sides, checks %d, %d: %.1e", name, sides, checks, batch, error)
             if not error < LIMIT * size:
