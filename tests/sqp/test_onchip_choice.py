@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mpc_cases import pendulum
@@ -54,6 +55,13 @@ class TestRefusals:
 def test_nothing_to_tune():
     with pytest.raises(SettingsError, match='Nothing to tune: engine="onchip" has one shape'):
         MPCSolver(pendulum(3), FIXED, "float64", "onchip").tune(100)
+
+
+def test_no_phases():
+    solver = MPCSolver(pendulum(3), FIXED, "float64", "staged")
+    start = solver.cold_start(solver.z_guess(np.zeros((1, 2))))
+    with pytest.raises(SettingsError, match='Only engine="onchip" has phases inside a launch'):
+        solver.phase_cycles(np.zeros((1, 2)), start)
 
 
 class TestChoice:

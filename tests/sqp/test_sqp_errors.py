@@ -60,8 +60,10 @@ class TestConstruction:
             ({"settings": ADMMSettings()}, "settings must be SQPSettings, got ADMMSettings"),
             ({"settings": {}}, "settings must be SQPSettings, got dict"),
             ({"dtype": "float16"}, "dtype must be one of .*'float16'"),
-            ({"engine": "onchip"}, 'engine="onchip" does not exist yet; use "auto"'),
-            ({"engine": "pcg"}, r"Unknown engine 'pcg'; choose one of \['auto', 'staged', "),
+            (
+                {"engine": "pcg"},
+                r"Unknown engine 'pcg'; choose one of \['auto', 'onchip'",
+            ),
             ({"engine": None}, "Unknown engine None"),
             ({"device": "npu"}, "device must be a JAX device or one of its platforms, got 'npu'"),
             ({"device": 3}, "device must be a JAX device or one of its platforms, got 3; there"),
@@ -241,11 +243,13 @@ def test_every_raise_is_known():
         if raised:
             counts[path.stem] = len(raised)
     known = {
-        "checks": 5,
+        "checks": 4,
         "fused": 1,
+        "host_batch": 3,
+        "onchip": 1,
         "parameters": 7,
         "settings": 2,
-        "solver": 6,
+        "solver": 8,
         "torch_bridge": 1,
         "types": 2,
     }
