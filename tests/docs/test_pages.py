@@ -24,6 +24,7 @@ SLOW = {
     "docs/closed_loop.md",
     "docs/debugging.md",
     "docs/gradients.md",
+    "docs/mpc.md",
     "docs/qp.md",
     "docs/quickstart.md",
 }

@@ -42,10 +42,7 @@ DTYPES = {"float32": 3e-4, "float64": 1e-10}  # largest error of iterates over t
 def takes_long(name, code, dtype):
     if name == "cartpole" or code not in STAGED:
         return []
-    quick = code == "unrolled" and (name, dtype) in (
-        ("quadrotor", "float32"),
-        ("linear", "float32"),
-    )
+    quick = (name, code, dtype) == ("quadrotor", "unrolled", "float32")
     return [] if quick else [pytest.mark.slow]
 
 

@@ -83,7 +83,9 @@ def spoiled(horizon: int) -> tuple[np.ndarray, ...]:
     return P, q, A, lower, upper
 
 
-@pytest.mark.parametrize("horizon", [2, pytest.param(3, marks=pytest.mark.slow), 5])
+@pytest.mark.parametrize(
+    "horizon", [2, *(pytest.param(horizon, marks=pytest.mark.slow) for horizon in (3, 5))]
+)
 def test_solutions_statuses_and_counts(horizon):
     """With three stages each half has one; the first and the last stage are unlike the others."""
     args = spoiled(horizon)

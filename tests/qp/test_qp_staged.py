@@ -111,6 +111,7 @@ class TestAgainstDense:
         found = solver(engine).solve(P, q, A, lower, upper)
         assert found.status[3] == Status.DUAL_INFEASIBLE
 
+    @pytest.mark.slow
     def test_nominal_scaling_and_fixed_classes(self, engine):
         P, q, A, _, _ = batch()
         classes = np.full(batch()[3].shape[1], RowClass.INEQUALITY)
@@ -167,6 +168,7 @@ class TestTransforms:
             np.testing.assert_array_equal(s, leaf)
             np.testing.assert_array_equal(np.asarray(m).reshape(leaf.shape), leaf)
 
+    @pytest.mark.slow
     def test_gradients_are_those_of_the_sparse_engine(self, code):
         settings = ADMMSettings(eps_abs=1e-9, eps_rel=1e-9, max_iter=20_000)
 
@@ -198,6 +200,7 @@ class TestChoices:
             assert QPSolver(problem.P, problem.A, stages=mixed).engine == "sparse"
             assert "couple beyond their neighbours" in caplog.text
 
+    @pytest.mark.slow
     def test_overrides_change_no_bit(self):
         problem, args = linear_mpc.build(HORIZON), batch("float32")
         base = solver("unrolled", fixed(20), "float32").solve(*args)

@@ -80,7 +80,7 @@ def solver_of(key, engine):
     ("key", "engine"),
     [
         ("cartpole_10x50", "staged"),
-        ("quadrotor_obstacles", "sparse"),
+        pytest.param("quadrotor_obstacles", "sparse", marks=pytest.mark.slow),
         *(pytest.param(key, "auto", marks=pytest.mark.gpu) for key in CASES),
     ],
 )
