@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from terminals import Terminal
 from warpmpc._types import FactorStatus
 from warpmpc.bench import baseline, ldl_demo, qp_demo
 from warpmpc.bench.ldl_demo import run_demo
@@ -78,20 +79,6 @@ def test_demo_without_qdldl(monkeypatch):
 def test_batch_too_small(capsys):
     assert main(["demo", "ldl", "--batch", "3"]) == 2
     assert "at least 4, got 3" in capsys.readouterr().err
-
-
-class Terminal:
-    def __init__(self, *, tty):
-        self.text, self.tty = "", tty
-
-    def isatty(self):
-        return self.tty
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
 
 
 def test_progress_is_for_terminals():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from terminals import Terminal
 from warpmpc import SettingsError, systems
 from warpmpc.bench import loop_demo
 from warpmpc.bench.loop_demo import SYSTEMS, LoopDemo, LoopOptions, device_name, run_demo
@@ -225,20 +226,6 @@ def test_unknown_name_of_a_loop():
         LoopOptions("boat")
     assert check_suffix("a.GIF").name == "a.GIF"
     assert "CPU core" in device_name(jax.devices("cpu")[0])
-
-
-class Terminal:
-    def __init__(self, *, tty):
-        self.text, self.tty = "", tty
-
-    def isatty(self):
-        return self.tty
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
 
 
 @pytest.mark.parametrize("tty", [True, False])

@@ -8,7 +8,8 @@ import pytest
 
 from mpc_cases import WholeProblem
 from onchip_cases import LAYOUTS, memory_of, positions
-from warpmpc.symbolic.lane_memory import RHO_EQUAL, RHO_ROW, LaneMemory
+from warpmpc.codegen.lane_text import LaneText
+from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lane_products import lane_products
 from warpmpc.symbolic.lanes import LANES, Node, pair
 from warpmpc.symbolic.row_kinds import RowKind
@@ -211,8 +212,8 @@ def test_penalties_of_soft_rows():
 def test_rho_of_rows_whose_kind_is_known():
     m = filled("pendulum_31").m
     assert not m.rho
-    kinds = {m.of_rho(i, int(k)) for i, k in enumerate(m.layout.problem.con_stage)}
-    assert kinds == {RHO_ROW, RHO_EQUAL}
+    text = LaneText(m, "float64")
+    assert {text.inverse_rho(node) for node in m.rows} == {"R_ROW", "R_EQUAL"}
     unknown = filled("limits").m
     assert len(unknown.rho) == sum(
         unknown.layout.row_slot(n).kind is RowKind.UNKNOWN for n in unknown.rows

@@ -44,8 +44,6 @@ class OnchipNumbers:
         inverse_rho: 1/rho of inequalities, equalities and free rows.
         same: Distance below which bounds are equal.
         absent: Size from which bounds are absent.
-        check_every: ADMM iterations between residual checks; 0: none.
-        eps: Absolute and relative tolerance of these checks.
     """
 
     sigma: float
@@ -53,8 +51,6 @@ class OnchipNumbers:
     inverse_rho: tuple[float, float, float]
     same: float
     absent: float
-    check_every: int
-    eps: tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)

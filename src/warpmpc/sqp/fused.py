@@ -127,6 +127,7 @@ class FusedLaunches:
             stores_K=checks > 0,
         )
         self._numbers = _numbers(qp, programs.dtype)
+        self._reports = Reports(settings, programs.dtype)
 
     def around(self, kernels: StagedKernels, tiles: int) -> FusedLaunches:
         """The same around an ADMM loop of this elimination, ready for so many tiles."""
@@ -238,11 +239,10 @@ class FusedLaunches:
         """What `SQPIteration` would have found."""
         (d, y), (_, s) = (self._order.split(nodes) for nodes in end.state)
         spent = (end.status, end.qp_iterations, count)
-        reports = Reports(self.settings, self.programs.dtype)
-        return reports.iterate(begin, (end.z, QPState(d, s, y)), end.report, spent, active)
+        return self._reports.iterate(begin, (end.z, QPState(d, s, y)), end.report, spent, active)
 
     def _history(self, reports: jax.Array) -> History:
-        found = Reports(self.settings, self.programs.dtype).history(reports)
+        found = self._reports.history(reports)
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), found)
 
 

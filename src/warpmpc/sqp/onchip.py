@@ -7,7 +7,9 @@ Reads: the stage functions of a problem with few states.  Produces: `OnchipItera
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -140,7 +142,7 @@ def uses_onchip(
         free: Whether the caller leaves the choice of kernels to us.
     """
     if engine == "onchip":
-        reason = onchip_obstacle(programs, qp, settings)
+        reason = onchip_obstacle(programs, qp, settings, partial(lane_memory, programs))
         if reason is not None:
             raise SettingsError(
                 f'engine="onchip" is not possible because {reason}; use engine="auto".'
@@ -148,13 +150,21 @@ def uses_onchip(
         return True
     if engine != "auto" or not free or settings.fused is not None or not has_gpu():
         return False
-    reason = onchip_obstacle(programs, qp, settings) or onchip_drawback(programs)
+    memory = cache(partial(lane_memory, programs))  # asked for only if settings allow it
+    reason = onchip_obstacle(programs, qp, settings, memory) or onchip_drawback(
+        memory(), programs.dtype
+    )
     _LOG.info("engine auto: %s", f"not onchip, because {reason}" if reason else "onchip")
     return reason is None
 
 
-def onchip_obstacle(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> str | None:
-    """Why a solve cannot be one launch, or None."""
+def onchip_obstacle(
+    programs: StagePrograms,
+    qp: QPSolver,
+    settings: SQPSettings,
+    memory: Callable[[], LaneMemory],
+) -> str | None:
+    """Why a solve cannot be one launch, or None; `memory` is called if all else allows it."""
     admm = qp.settings
     reasons = (
         (settings.converges, "the number of SQP iterations is not fixed"),
@@ -170,8 +180,7 @@ def onchip_obstacle(programs: StagePrograms, qp: QPSolver, settings: SQPSettings
     longest = max((f.n_instructions() for f in programs.linearize_functions[0]), default=0)
     if longest > _LONGEST_PROGRAM:
         return f"a stage has {longest} operations, more than {_LONGEST_PROGRAM}"
-    needed = _shared_bytes(programs)
-    limit = shared_memory_limit()
+    needed, limit = _bytes(memory(), programs.dtype), shared_memory_limit()
     if needed > limit:
         return (
             f"a problem needs {needed / 1024:.1f} KB of shared memory, "
@@ -180,15 +189,14 @@ def onchip_obstacle(programs: StagePrograms, qp: QPSolver, settings: SQPSettings
     return None
 
 
-def onchip_drawback(programs: StagePrograms) -> str | None:
+def onchip_drawback(memory: LaneMemory, dtype: str) -> str | None:
     """Why single launches would not be the fastest way, or None."""
-    memory = lane_memory(programs)
-    width = np.dtype(programs.dtype).itemsize // 4
-    values = sum(LaneText(memory, programs.dtype).counted_values().values())
+    width = np.dtype(dtype).itemsize // 4
+    values = sum(LaneText(memory, dtype).counted_values().values())
     registers = width * values + _OVERHEAD
     if registers > _REGISTERS:
         return f"a lane needs about {registers} registers, {registers - _REGISTERS} too many"
-    needed = _shared_bytes(programs)
+    needed = _bytes(memory, dtype)
     if needed > STATIC_SHARED:
         return (
             f"a problem needs {needed / 1024:.0f} KB of shared memory, more than the "
@@ -197,16 +205,11 @@ def onchip_drawback(programs: StagePrograms) -> str | None:
     return None
 
 
-def _shared_bytes(programs: StagePrograms) -> int:
-    return _bytes(lane_memory(programs), programs.dtype)
-
-
 def lane_memory(programs: StagePrograms) -> LaneMemory:
     """Where the numbers of a problem lie; K is kept if no multiprocessor holds fewer problems."""
     layout = LaneLayout(programs.assembly, row_kinds(programs.problem, EQUALITY_TOLERANCE))
-    elimination = eliminate_lane(layout)
-    small = LaneMemory(layout, elimination)
-    large = LaneMemory(layout, elimination, keeps_K=True)
+    small = LaneMemory(layout, eliminate_lane(layout))
+    large = small.keeping_K()
     # The Hessian of the residuals is that of the QP: with the multipliers before it.
     needed = "y" in programs.point_rows
     at_once = [_problems_at_once(memory, programs.dtype) for memory in (small, large)]
@@ -232,6 +235,4 @@ def _numbers(qp: QPSolver, dtype: str) -> OnchipNumbers:
         inverse_rho=(row, equal, free),
         same=EQUALITY_TOLERANCE,
         absent=BOUND_LARGE,
-        check_every=settings.check_every,
-        eps=(settings.eps_abs, settings.eps_rel),
     )

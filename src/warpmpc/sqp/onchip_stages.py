@@ -10,7 +10,7 @@ for both, which is fetched once and runs on all lanes at the same time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ class OnchipStages:
         self.plans = OnchipPlans(
             linearize=plan_stages(merged_cases(self._linearizations()), n_items),
             outputs=programs.linearize_functions[1],
-            evaluate=plan_stages(merged_by_program(self._evaluations()), n_items),
+            evaluate=plan_stages(self._evaluations(), n_items),
             names=list(programs.point_rows),
         )
 
@@ -146,34 +146,20 @@ class OnchipStages:
         names = [name for name in self._programs.point_rows if name != "y"]
         cases = []
         for part in self._parts:
-            model, stages = self._programs.models[part.group], self._at.stages[part.group]
             name = f"value_{part.group}_{part.number}"
-            function = model.evaluate_part(name, part.rows, with_cost=part.number == COST)
-            program, kept = translate(function).pruned()
+            model, with_cost = self._programs.models[part.group], part.number == COST
+            function = model.evaluate_part(name, part.rows, with_cost=with_cost)
             points = self._points(part.group, names)
-            rows = [of[:, elements] for of, elements in zip(points, kept, strict=True)]
-            z_rows = np.asarray(self._at.w_rows[part.group])[:, kept[0]]
-            direction = _offsets(z_rows, stages, self._m.of_direction)
-            cases.append(StageCase(program, self._items(part), (*rows, direction), ()))
-        return cases
+            cases.append(StageCase(translate(function), self._items(part), points, ()))
+        return [
+            replace(case, in_rows=(*case.in_rows, self._directions(case)))
+            for case in merged_cases(cases)
+        ]
 
-
-def merged_by_program(cases: Sequence[StageCase]) -> list[StageCase]:
-    """Cases with equal programs as one; they may have more rows than inputs."""
-    found: dict[str, StageCase] = {}
-    for case in cases:
-        known = found.get(case.program.hash)
-        if known is None:
-            found[case.program.hash] = case
-            continue
-        rows = zip(known.in_rows, case.in_rows, strict=True)
-        found[case.program.hash] = StageCase(
-            known.program,
-            np.concatenate([known.stages, case.stages]),
-            tuple(np.concatenate(pair) for pair in rows),
-            (),
-        )
-    return list(found.values())
+    def _directions(self, case: StageCase) -> np.ndarray:
+        """Offsets of d of the variables that a case reads, seen from the lanes of its items."""
+        first_stages = case.stages % LANES * self._m.layout.per_lane
+        return _offsets(case.in_rows[0], first_stages, self._m.of_direction)
 
 
 def stage_parts(programs: StagePrograms) -> list[StagePart]:

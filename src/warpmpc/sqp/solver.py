@@ -90,7 +90,8 @@ class MPCSolver:
             staged: Of the staged engine's kernels.
         """
         self.settings, self.dtype = checked_settings(settings), check_dtype(dtype)
-        self.problem, _ = as_problem(problem), check_engine(engine)
+        self.problem = as_problem(problem)
+        check_engine(engine)
         self._device = as_device(device)
         self.programs = StagePrograms(self.problem, self._rule(), self.dtype)
         if not self.programs.assembly.A_pattern.nnz:
@@ -111,9 +112,7 @@ class MPCSolver:
         self._cold = jax.jit(self._cold_start)
         self._shift = jax.jit(Shift(self.problem))
         self._layout = TrajectoryLayout(self.problem)
-        self._solve = self._program(
-            self._solve_tiles, SolveSensitivity(self.programs, self.qp, self.settings)
-        )
+        self._solve = self._program(self._solve_tiles, SolveSensitivity(*given))
         self._step = self._program(self._step_tiles, StepSensitivity(self.programs, self.qp))
 
     def _rule(self) -> HessianRule:

@@ -16,6 +16,7 @@ Nodes stand in the order of their elimination, separators last.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,8 +28,6 @@ from warpmpc.symbolic.lanes import LANES, LaneElimination, LaneLayout, Node, Pai
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.row_kinds import RowKind
 
-# Instead of the offset of 1/rho of a row: it is that of an inequality, or of an equality.
-RHO_ROW, RHO_EQUAL = -1, -2
 TWO_BOUNDS = (RowKind.BOTH, RowKind.UNKNOWN)
 
 
@@ -151,6 +150,13 @@ class LaneMemory:
         """Numbers per lane that the reduction keeps."""
         return (2 * self.levels + 1) * self.n_separators**2
 
+    def keeping_K(self) -> LaneMemory:
+        """The same with K beside the reduction."""
+        other = copy(self)
+        other.keeps_K = True
+        other.__dict__.pop("sections", None)  # the one cached part that depends on it
+        return other
+
     @property
     def reduction(self) -> int:
         """First row of the reduction within W."""
@@ -194,14 +200,6 @@ class LaneMemory:
         """Offset of v or y of a row of the problem, seen from the lane of stage k."""
         lane, node = self.layout.row_nodes[index]
         return self.offset(section, self.place[node], lane - self.layout.place(k)[0])
-
-    def of_rho(self, index: int, k: int) -> int:
-        """Offset of 1/rho of a row, or `RHO_ROW`, or `RHO_EQUAL`."""
-        lane, node = self.layout.row_nodes[index]
-        if node in self.rho:
-            return self.offset("RHO", self.rho[node], lane - self.layout.place(k)[0])
-        equal = self.layout.row_slot(node).kind is RowKind.EQUALITY
-        return RHO_EQUAL if equal else RHO_ROW
 
     def of_entry(self, index: int, k: int) -> int:
         """Where stage k adds to an entry of P, or (behind those) writes one of A."""
