@@ -11,6 +11,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import warp as wp
+
+from warpmpc.codegen.cache import load_module
 from warpmpc.codegen.emit_native import Access, inline_text, place_text
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.native_preamble import preamble
@@ -131,6 +134,10 @@ class FusedKernelText:
         """Text of the module."""
         cases = [f"{case_text(case)}." for plan in self.plans for case in plan.cases]
         return self._text(self.key, "\n".join(cases))
+
+    def kernel(self) -> wp.Kernel:
+        """The kernel of the module, found by its content."""
+        return getattr(load_module(self.name, self.key, self.module), self.name)
 
     def _text(self, key: str, cases: str) -> str:
         memory = ["scratch"] if self.scratch else []

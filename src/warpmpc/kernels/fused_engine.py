@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 import warp as wp
 
-from warpmpc.codegen.cache import load_module
 from warpmpc.codegen.fused_factor_text import factor_body
 from warpmpc.codegen.fused_module import Argument, FusedKernelText
 from warpmpc.codegen.fused_search_text import REPORT_ROWS, SearchRule, search_body
@@ -110,7 +109,7 @@ class FusedKernels:
 
     @cached_property
     def _factor_kernel(self) -> wp.Kernel:
-        return _kernel(self.factor_text)
+        return self.factor_text.kernel()
 
     @cached_property
     def factor_text(self) -> FusedKernelText:
@@ -147,7 +146,7 @@ class FusedKernels:
 
     @cached_property
     def _search_kernel(self) -> wp.Kernel:
-        return _kernel(self.search_text)
+        return self.search_text.kernel()
 
     @cached_property
     def search_text(self) -> FusedKernelText:
@@ -248,8 +247,3 @@ class FusedKernels:
             block=block,
         )
         return z, (X, S), report
-
-
-def _kernel(text: FusedKernelText) -> wp.Kernel:
-    """The kernel of a generated module, found by its content."""
-    return getattr(load_module(text.name, text.key, text.module), text.name)

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 import warp as wp
 
-from warpmpc.codegen.cache import load_module
 from warpmpc.codegen.fused_module import Argument, FusedKernelText
 from warpmpc.codegen.fused_search_text import REPORT_ROWS
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipText, onchip_head
@@ -25,7 +24,7 @@ from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lane_products import lane_products
 from warpmpc.symbolic.lanes import LANES
 
-_REGISTERS = 255
+REGISTERS = 255  # per thread
 # Phases whose cycles can be counted, in the order of the text.
 PHASES = ("linearize", "factor", "couple", "admm", "report", "search")
 
@@ -119,7 +118,7 @@ class OnchipKernel:
             ],
             body=self._text.body(self._dtype, record=counts.record, restart=counts.restart),
             parts=1,
-            registers=_REGISTERS,
+            registers=REGISTERS,
             plans=self._text.plans,
             head=onchip_head(self._memory, self._dtype, static=static, profile=counts.profile),
             scratch=0 if static else self._memory.n_rows * LANES,
@@ -127,9 +126,7 @@ class OnchipKernel:
 
     def _kernel(self, counts: OnchipCounts, names: Sequence[str]) -> wp.Kernel:
         if counts not in self._kernels:
-            text = self.kernel_text(counts, names)
-            module = load_module(text.name, text.key, text.module)
-            self._kernels[counts] = getattr(module, text.name)
+            self._kernels[counts] = self.kernel_text(counts, names).kernel()
         return self._kernels[counts]
 
     def solve(

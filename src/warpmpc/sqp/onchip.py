@@ -20,7 +20,7 @@ from warpmpc.codegen.fused_search_text import REPORT_ROWS
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipNumbers, OnchipText
 from warpmpc.kernels.ffi import has_gpu, shared_memory_limit
-from warpmpc.kernels.onchip_engine import PHASES, OnchipCounts, OnchipKernel, Solved
+from warpmpc.kernels.onchip_engine import PHASES, REGISTERS, OnchipCounts, OnchipKernel, Solved
 from warpmpc.kernels.tiles import LANES
 from warpmpc.qp.conditioning import BOUND_LARGE, EQUALITY_TOLERANCE
 from warpmpc.qp.qp_solver import QPSolver
@@ -40,7 +40,6 @@ from warpmpc.symbolic.row_kinds import row_kinds
 _LOG = logging.getLogger(__name__)
 # Longer stage programs would have to be cut into chunks.
 _LONGEST_PROGRAM = 3000
-_REGISTERS = 255  # per thread
 # Addresses, loop counters, temporaries: what a lane needs beside the numbers that are counted.
 _OVERHEAD = 30
 # Shared memory that CUDA and Warp take for themselves per block.
@@ -194,8 +193,8 @@ def onchip_drawback(memory: LaneMemory, dtype: str) -> str | None:
     width = np.dtype(dtype).itemsize // 4
     values = sum(LaneText(memory, dtype).counted_values().values())
     registers = width * values + _OVERHEAD
-    if registers > _REGISTERS:
-        return f"a lane needs about {registers} registers, {registers - _REGISTERS} too many"
+    if registers > REGISTERS:
+        return f"a lane needs about {registers} registers, {registers - REGISTERS} too many"
     needed = _bytes(memory, dtype)
     if needed > STATIC_SHARED:
         return (
