@@ -101,7 +101,7 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
         OF_LANE(broken) = is_broken;
     }}
     if (largest(crossed) > 0) status = INVALID_BOUNDS;
-    if (largest(broken) > 0) status = NON_FINITE;
+    if (largest(broken) > 0) status = NON_FINITE;{finite}
     // Eliminate what is inside lanes, then prepare the solves for their separators.
     Lanes diag[NX][NX], above[NX][NX], below[NX][NX], ahead[NX][NX];
     {eliminate}
@@ -112,21 +112,7 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
         {separators}
     }}
     CLOCK(2)
-    if (status == RUNNING) {{
-        // The first iteration apart from the others: what corrects it is not in their way.
-        ROLLED for (int later = 0; later < 2; ++later) {{
-            const int end = later ? n_admm : 1;
-            {loaded}
-            ROLLED for (int t = later; t < end; ++t) {{
-                {iterate}
-            }}
-            FORGET
-            if (!later) EACH_LANE {{
-                {correct}
-            }}
-        }}
-        spent += n_admm;
-    }}
+    {admm}
     SYNC
     CLOCK(3)
     Lanes poison_of = (Lanes)0;
@@ -238,6 +224,23 @@ ROLLED_BY_8 for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
 }}
 if (CHIEF) {{ status_of[0] = last_status; status_of[1] = spent; }}
 """
+
+# All ADMM iterations of a QP.
+PLAIN_LOOP = r"""if (status == RUNNING) {{
+        // The first iteration apart from the others: what corrects it is not in their way.
+        ROLLED for (int later = 0; later < 2; ++later) {{
+            const int end = later ? n_admm : 1;
+            {loaded}
+            ROLLED for (int t = later; t < end; ++t) {{
+                {iterate}
+            }}
+            FORGET
+            if (!later) EACH_LANE {{
+                {correct}
+            }}
+        }}
+        spent += n_admm;
+    }}"""
 
 # Residuals of QP and optimality conditions, from K, d, s and y in memory.
 REPORT = r"""

@@ -22,9 +22,15 @@ from warpmpc.codegen.fused_search_text import (
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.native_preamble import INVERT_PIVOT, TINY, preamble
+from warpmpc.codegen.onchip_check_native import (
+    CHECKED_REPORT,
+    FINITE,
+    OnchipChecks,
+    checked_loop,
+)
 from warpmpc.codegen.onchip_couple_native import COUPLE, REDUCE
 from warpmpc.codegen.onchip_head_native import HEAD
-from warpmpc.codegen.onchip_native import REPORT, SOFT_SLOPE, SOLVE
+from warpmpc.codegen.onchip_native import PLAIN_LOOP, REPORT, SOFT_SLOPE, SOLVE
 from warpmpc.codegen.stage_module import StagePlan
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import Node
@@ -44,6 +50,7 @@ class OnchipNumbers:
         inverse_rho: 1/rho of inequalities, equalities and free rows.
         same: Distance below which bounds are equal.
         absent: Size from which bounds are absent.
+        checks: When QPs end; None: after a fixed number of iterations.
     """
 
     sigma: float
@@ -51,6 +58,7 @@ class OnchipNumbers:
     inverse_rho: tuple[float, float, float]
     same: float
     absent: float
+    checks: OnchipChecks | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,13 +136,12 @@ class OnchipText:
             "linearize": self._linearize(dtype),
             "prepare": "\n".join(self._prepare(lane, restart=restart)),
             "eliminate": "\n".join(lane.elimination()),
-            "loaded": "\n".join(["FORGET", *lane.loaded()]),
             "couple": COUPLE if self._m.n_separators else nothing,
             "separators": "\n".join(self._separators()),
-            "iterate": "\n".join(lane.iteration()),
-            "correct": "\n".join(self._correct(lane)),
+            "finite": FINITE if self._numbers.checks else nothing,
+            "admm": self._loop(lane),
             "slope": nothing if always else "\n".join(self._slope()),
-            "report": REPORT.replace("SOFT_SLOPE", SOFT_SLOPE if self._m.soft else ""),
+            "report": self._report(),
             "add_incoming": "\n".join(self._add_incoming()),
             "evaluate": self._evaluate(dtype),
             "finish": "\n".join(self._finish(lane)),
@@ -142,6 +149,21 @@ class OnchipText:
         values = {"scale": rule.scale, "slack": rule.slack, "accepts": rule.accepts}
         values |= {"fallback": str(rule.fallback), "report_rows": str(len(REPORT_ROWS))}
         return self._settings(dtype, record=record, always=always) + SOLVE.format(**texts, **values)
+
+    def _loop(self, lane: LaneText) -> str:
+        """The ADMM iterations of a QP."""
+        parts = {
+            "loaded": "\n".join(["FORGET", *lane.loaded()]),
+            "iterate": "\n".join(lane.iteration()),
+            "correct": "\n".join(self._correct(lane)),
+        }
+        if self._numbers.checks is None:
+            return PLAIN_LOOP.format(**parts)
+        return checked_loop(parts, soft=bool(self._m.soft))
+
+    def _report(self) -> str:
+        text = REPORT.replace("SOFT_SLOPE", SOFT_SLOPE if self._m.soft else "")
+        return text + CHECKED_REPORT if self._numbers.checks else text
 
     def _settings(self, dtype: str, *, record: bool, always: bool) -> str:
         n = self._numbers
@@ -153,6 +175,7 @@ class OnchipText:
         lines += [f"#define RECORD {int(record)}", f"#define REPORT_ALWAYS {int(always)}"]
         lines.append(f"#define LINEARIZE_ITEMS {self._plans.linearize.n_items}")
         lines.append(f"#define EVALUATE_ITEMS {self._plans.evaluate.n_items}")
+        lines += n.checks.defines(dtype) if n.checks else []
         return "\n".join(lines)
 
     def _inputs(self) -> str:

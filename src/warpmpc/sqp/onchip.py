@@ -18,6 +18,7 @@ import numpy as np
 from warpmpc._errors import SettingsError
 from warpmpc.codegen.fused_search_text import REPORT_ROWS
 from warpmpc.codegen.lane_text import LaneText
+from warpmpc.codegen.onchip_check_native import OnchipChecks
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipNumbers, OnchipText
 from warpmpc.kernels.ffi import has_gpu, shared_memory_limit
 from warpmpc.kernels.onchip_engine import PHASES, REGISTERS, OnchipCounts, OnchipKernel, Solved
@@ -25,6 +26,7 @@ from warpmpc.kernels.tiles import LANES
 from warpmpc.qp.conditioning import BOUND_LARGE, EQUALITY_TOLERANCE
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.tile_loop import inverse_rho
+from warpmpc.qp.types import ADMMSettings
 from warpmpc.sqp.fused import search_rule
 from warpmpc.sqp.iteration import Iterate, SQPIteration, final
 from warpmpc.sqp.onchip_stages import OnchipStages
@@ -59,7 +61,7 @@ class OnchipIteration(SQPIteration):
             settings: Of the iteration.
         """
         super().__init__(programs, qp, settings)
-        self.memory = lane_memory(programs)
+        self.memory = lane_memory(programs, checks=qp.settings.check_every > 0)
         plans = OnchipStages(programs, self.memory)
         text = OnchipText(
             self.memory,
@@ -140,8 +142,9 @@ def uses_onchip(
         settings: Of the iteration.
         free: Whether the caller leaves the choice of kernels to us.
     """
+    laid_out = partial(lane_memory, programs, checks=qp.settings.check_every > 0)
     if engine == "onchip":
-        reason = onchip_obstacle(programs, qp, settings, partial(lane_memory, programs))
+        reason = onchip_obstacle(programs, qp, settings, laid_out)
         if reason is not None:
             raise SettingsError(
                 f'engine="onchip" is not possible because {reason}; use engine="auto".'
@@ -149,7 +152,7 @@ def uses_onchip(
         return True
     if engine != "auto" or not free or settings.fused is not None or not has_gpu():
         return False
-    memory = cache(partial(lane_memory, programs))  # asked for only if settings allow it
+    memory = cache(laid_out)  # asked for only if settings allow it
     reason = onchip_obstacle(programs, qp, settings, memory) or onchip_drawback(
         memory(), programs.dtype
     )
@@ -170,7 +173,6 @@ def onchip_obstacle(
         (bool(settings.fused), "fused=True asks for three launches per iteration"),
         (bool(admm.scaling), "QPs are scaled"),
         (bool(admm.adaptive_rho_every), "rho is adapted"),
-        (bool(admm.check_every), "QPs end at a tolerance (check_every)"),
         (programs.has_blocks, "Hessian blocks are projected"),
     )
     known = next((reason for holds, reason in reasons if holds), None)
@@ -204,10 +206,17 @@ def onchip_drawback(memory: LaneMemory, dtype: str) -> str | None:
     return None
 
 
-def lane_memory(programs: StagePrograms) -> LaneMemory:
-    """Where the numbers of a problem lie; K is kept if no multiprocessor holds fewer problems."""
+def lane_memory(programs: StagePrograms, *, checks: bool = False) -> LaneMemory:
+    """Where the numbers of a problem lie; K is kept if no multiprocessor holds fewer problems.
+
+    Args:
+        programs: Stage functions.
+        checks: Whether QPs end at a tolerance: then K is kept in any case.
+    """
     layout = LaneLayout(programs.assembly, row_kinds(programs.problem, EQUALITY_TOLERANCE))
     small = LaneMemory(layout, eliminate_lane(layout))
+    if checks:
+        return small.keeping_K(changes=True)
     large = small.keeping_K()
     # The Hessian of the residuals is that of the QP: with the multipliers before it.
     needed = "y" in programs.point_rows
@@ -234,4 +243,17 @@ def _numbers(qp: QPSolver, dtype: str) -> OnchipNumbers:
         inverse_rho=(row, equal, free),
         same=EQUALITY_TOLERANCE,
         absent=BOUND_LARGE,
+        checks=_checks(settings),
+    )
+
+
+def _checks(settings: ADMMSettings) -> OnchipChecks | None:
+    if not settings.check_every:
+        return None
+    return OnchipChecks(
+        settings.check_every,
+        settings.eps_abs,
+        settings.eps_rel,
+        settings.eps_prim_inf,
+        settings.eps_dual_inf,
     )

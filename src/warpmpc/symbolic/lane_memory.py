@@ -60,6 +60,7 @@ class LaneMemory:
             keeps_K: Whether K stays beside the reduction: residuals need it once more.
         """
         self.layout, self.elimination, self.keeps_K = layout, elimination, keeps_K
+        self.keeps_changes = False
         self.nodes = [*elimination.order, *layout.separators]
         self.place = {node: i for i, node in enumerate(self.nodes)}
         self.literals = _literals(layout)
@@ -150,10 +151,14 @@ class LaneMemory:
         """Numbers per lane that the reduction keeps."""
         return (2 * self.levels + 1) * self.n_separators**2
 
-    def keeping_K(self) -> LaneMemory:
-        """The same with K beside the reduction."""
+    def keeping_K(self, *, changes: bool = False) -> LaneMemory:
+        """The same with K beside the reduction.
+
+        Args:
+            changes: Whether R is as long as X: checks of a QP put changes of x there.
+        """
         other = copy(self)
-        other.keeps_K = True
+        other.keeps_K, other.keeps_changes = True, changes
         other.__dict__.pop("sections", None)  # the one cached part that depends on it
         return other
 
@@ -172,7 +177,7 @@ class LaneMemory:
             "U": len(self.upper),
             "RHO": len(self.rho),
             "H": len(self.soft),
-            "R": self.n_interior,
+            "R": n if self.keeps_changes else self.n_interior,
             "W": max(self.dump + 1, self.reduction + self.n_reduction),
         }
         ends = np.cumsum(list(counts.values())).tolist()

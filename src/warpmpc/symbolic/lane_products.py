@@ -28,7 +28,9 @@ class LaneProducts:
 
     Attributes:
         nodes: For each node: first term, first term with multipliers, end of its terms; row within
-            U or a value of `ONE_BOUND`; rows within H of its penalties, -1 without.
+            U or a value of `ONE_BOUND`; rows within H of its penalties, -1 without.  Rows have no
+            terms with multipliers; there is their row within RHO instead, or -1 for 1/rho of
+            inequalities, -2 for that of equalities.
         terms: For each term: offset of the entry (below zero: -1 - place among the literals),
             offset of the factor, and the lane that one of them belongs to: -1 before, 1 behind.
         literals: Entries that are constants.
@@ -52,7 +54,8 @@ def lane_products(memory: LaneMemory) -> LaneProducts:
             _add(memory, entry, (a, b), with_d, with_y)
     nodes, terms = [], []
     for node in memory.nodes:
-        begin, split = len(terms), len(terms) + (0 if node.is_row else len(with_d[node]))
+        begin = len(terms)
+        split = _rho_field(memory, node) if node.is_row else begin + len(with_d[node])
         terms += with_d[node] + with_y[node]
         nodes.append([begin, split, len(terms), *_row_fields(memory, node)])
     return LaneProducts(
@@ -97,6 +100,13 @@ def _seen_from(memory: LaneMemory, this: Node, other: Node) -> tuple[bool, int, 
     if this.stage >= per_lane:  # this node is in the next lane: entry and other node are before it
         return True, -1, other
     return False, int(other.stage >= per_lane), _own(memory, other)
+
+
+def _rho_field(memory: LaneMemory, node: Node) -> int:
+    slot = memory.layout.row_slot(node)
+    # A soft row is no equality, whatever its bounds: see `qp.conditioning`.
+    known = -2 if slot.kind is RowKind.EQUALITY and not slot.soft else -1
+    return memory.rho.get(node, known)
 
 
 def _row_fields(memory: LaneMemory, node: Node) -> list[int]:
