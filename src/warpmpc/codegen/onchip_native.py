@@ -58,7 +58,7 @@ if (!(summed(odd) == 0)) ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
     if (i < R_COUNT) MEM(R_ROWS + i) = 0;
 }}
 const SCALAR ladder[POINTS] = {{ 0, {ladder} }};
-int spent = 0, last_status = RUNNING;
+int spent = 0, last_status = RUNNING;{begin}
 // At the point itself: known from the search before.
 SCALAR cost_here = 0, squares_here = 0, absolute_here = 0, worst_here = 0;
 ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
@@ -179,8 +179,8 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
             worst_new = worst;
         }}
         if (accepted) break;
-    }}
-    if (CHIEF && (RECORD || iteration + 1 == n_iterations)) {{
+    }}{judge}
+    if (CHIEF && ({reported})) {{
         SCALAR* report = report_of + (RECORD ? iteration * {report_rows} : 0);
         const SCALAR known = usable ? (SCALAR)0 : (SCALAR)NAN;
         report[0] = ladder[choice];
@@ -212,7 +212,7 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
             if (at >= 0 && at < n_z) z_of[at] += taken * MEM(X_ROWS + i);
         }}
     }}
-    if (!usable) ROLLED for (int row = 0; row < X_COUNT; ++row) EACH_LANE MEM(X_ROWS + row) = 0;
+    if (!usable) ROLLED for (int row = 0; row < X_COUNT; ++row) EACH_LANE MEM(X_ROWS + row) = 0;{leave}
 }}
 SYNC
 ROLLED_BY_8 for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
@@ -222,7 +222,7 @@ ROLLED_BY_8 for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
         y_of[at - n_z] = MEM(R_ROWS + i);
     }} else if (at >= 0) d_of[at] = MEM(X_ROWS + i);
 }}
-if (CHIEF) {{ status_of[0] = last_status; status_of[1] = spent; }}
+if (CHIEF) {{ status_of[0] = last_status; status_of[1] = spent; }}{count}
 """
 
 # All ADMM iterations of a QP.

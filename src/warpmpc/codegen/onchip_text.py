@@ -29,6 +29,7 @@ from warpmpc.codegen.onchip_check_native import (
     checked_loop,
 )
 from warpmpc.codegen.onchip_couple_native import COUPLE, REDUCE
+from warpmpc.codegen.onchip_end_native import OnchipEnd, end_texts
 from warpmpc.codegen.onchip_head_native import HEAD
 from warpmpc.codegen.onchip_native import PLAIN_LOOP, REPORT, SOFT_SLOPE, SOLVE
 from warpmpc.codegen.stage_module import StagePlan
@@ -51,6 +52,7 @@ class OnchipNumbers:
         same: Distance below which bounds are equal.
         absent: Size from which bounds are absent.
         checks: When QPs end; None: after a fixed number of iterations.
+        end: When SQP iterations end, if that is not fixed.
     """
 
     sigma: float
@@ -59,6 +61,7 @@ class OnchipNumbers:
     same: float
     absent: float
     checks: OnchipChecks | None = None
+    end: OnchipEnd | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,16 +121,18 @@ class OnchipText:
         self._m, self._plans, self._rule, self._numbers = memory, plans, rule, numbers
         self.plans = [plans.linearize, plans.evaluate]
 
-    def body(self, dtype: str, *, record: bool, restart: bool) -> str:
+    def body(self, dtype: str, *, record: bool, restart: bool, ends: bool = False) -> str:
         """The text.
 
         Args:
             dtype: "float32" or "float64".
             record: Whether every iteration reports.
             restart: Whether QPs start from direction zero.
+            ends: Whether converged and failed problems leave.
         """
         lane, rule, nothing = LaneText(self._m, dtype), self._rule, ""
-        always = record or rule.weighs or bool(self._m.soft)
+        end, soft = self._numbers.end if ends else None, bool(self._m.soft)
+        always = record or rule.weighs or soft or end is not None
         texts = {
             "invert": INVERT_PIVOT,
             "inputs": self._inputs(),
@@ -138,7 +143,7 @@ class OnchipText:
             "eliminate": "\n".join(lane.elimination()),
             "couple": COUPLE if self._m.n_separators else nothing,
             "separators": "\n".join(self._separators()),
-            "finite": FINITE if self._numbers.checks else nothing,
+            "finite": FINITE if self._numbers.checks or end else nothing,
             "admm": self._loop(lane),
             "slope": nothing if always else "\n".join(self._slope()),
             "report": self._report(),
@@ -147,6 +152,7 @@ class OnchipText:
             "finish": "\n".join(self._finish(lane)),
         }
         values = {"scale": rule.scale, "slack": rule.slack, "accepts": rule.accepts}
+        values |= end_texts(end, dtype, soft=soft)
         values |= {"fallback": str(rule.fallback), "report_rows": str(len(REPORT_ROWS))}
         return self._settings(dtype, record=record, always=always) + SOLVE.format(**texts, **values)
 

@@ -18,6 +18,7 @@ import warp as wp
 
 from warpmpc.codegen.fused_module import Argument, FusedKernelText
 from warpmpc.codegen.fused_search_text import REPORT_ROWS
+from warpmpc.codegen.onchip_end_native import COUNTED
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipText, onchip_head
 from warpmpc.kernels.ffi import launch
 from warpmpc.symbolic.lane_memory import LaneMemory
@@ -39,6 +40,7 @@ class OnchipCounts:
         record: Whether every iteration reports.
         restart: Whether QPs start from direction zero.
         profile: Whether cycles of the phases are counted, see `PHASES`.
+        ends: Whether converged and failed problems leave before the last iteration.
     """
 
     sqp: int
@@ -46,6 +48,12 @@ class OnchipCounts:
     record: bool
     restart: bool
     profile: bool = False
+    ends: bool = False
+
+    @property
+    def n_status(self) -> int:
+        """Rows of `Solved.status`."""
+        return 2 + len(PHASES) * self.profile + COUNTED * self.ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +65,8 @@ class Solved:
         state: d, s and y of the last QP.
         report: `REPORT_ROWS` of the last iteration, or of all.
         status: Of the last QP, how many ADMM iterations there were, and where the cycles of
-            `PHASES` were counted, those over 64.
+            `PHASES` were counted, those over 64.  Where problems leave before the last iteration:
+            behind it their number of iterations, and 1 if they are converged.
     """
 
     z: jax.Array
@@ -116,7 +125,9 @@ class OnchipKernel:
                 Argument("report_out"),
                 Argument("status_out", "whole"),
             ],
-            body=self._text.body(self._dtype, record=counts.record, restart=counts.restart),
+            body=self._text.body(
+                self._dtype, record=counts.record, restart=counts.restart, ends=counts.ends
+            ),
             parts=1,
             registers=REGISTERS,
             plans=self._text.plans,
@@ -164,7 +175,7 @@ class OnchipKernel:
             ],
             {
                 "report_out": (batch, records, 1),
-                "status_out": (batch, 2 + len(PHASES) * counts.profile, 1),
+                "status_out": (batch, counts.n_status, 1),
             },
             threads=batch * LANES,
             block=LANES,

@@ -277,12 +277,16 @@ def search_rule(settings: SQPSettings, dtype: str) -> SearchRule:
     less = f"theta < {text(1 - s.gamma)} * theta_0"
     near = f"theta < {text(settings.theta_min)} && theta_0 < {text(settings.theta_min)}"
     armijo = f"cost < cost_0 + {text(s.armijo)} * slope"
+    if settings.converges:
+        bought = "weight * (absolute_0 + absolute)"
+        armijo = f"cost < cost_0 + {bought} + {text(s.armijo)} * LIBM(fmin)(slope, 0)"
+    else:
+        near += " && slope < 0"
     either = f"cost < cost_0 - {text(s.gamma)} * theta_0 || {less}"
     weight = f"{text(s.merit_margin)} * weight"
     falls = f"LIBM(fmin)(slope - {weight} * absolute_0, 0)"
     accepts = {
-        "filter": f"theta > {text(s.theta_max)} ? {less} : "
-        f"({near} && slope < 0) ? {armijo} : ({either})",
+        "filter": f"theta > {text(s.theta_max)} ? {less} : ({near}) ? {armijo} : ({either})",
         "merit": f"cost + {weight} * absolute <= "
         f"cost_0 + {weight} * absolute_0 + {text(s.armijo)} * step * {falls}",
         "full": "true",
@@ -294,7 +298,7 @@ def search_rule(settings: SQPSettings, dtype: str) -> SearchRule:
         scale=text(s.scale),
         slack=text(slack),
         fallback=int(settings.fallback == "smallest"),
-        weighs=s.kind == "merit",
+        weighs=s.kind == "merit" or (s.kind == "filter" and settings.converges),
     )
 
 

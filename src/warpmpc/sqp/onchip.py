@@ -19,6 +19,7 @@ from warpmpc._errors import SettingsError
 from warpmpc.codegen.fused_search_text import REPORT_ROWS
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.onchip_check_native import OnchipChecks
+from warpmpc.codegen.onchip_end_native import OnchipEnd
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipNumbers, OnchipText
 from warpmpc.kernels.ffi import has_gpu, shared_memory_limit
 from warpmpc.kernels.onchip_engine import PHASES, REGISTERS, OnchipCounts, OnchipKernel, Solved
@@ -67,10 +68,10 @@ class OnchipIteration(SQPIteration):
             self.memory,
             plans.plans,
             search_rule(settings, programs.dtype),
-            _numbers(qp, programs.dtype),
+            replace(_numbers(qp, programs.dtype), end=_end(settings, programs.dtype)),
         )
         self.kernel = OnchipKernel(self.memory, text, plans.tables, programs.dtype)
-        self._reports = Reports(settings, programs.dtype)
+        self._reports = Reports(settings, programs.dtype, soft=programs.soft_rows.size > 0)
 
     def started(self, qp: QPState) -> QPState:
         """What the first QPs start from: the kernel itself looks whether it is finite."""
@@ -78,13 +79,13 @@ class OnchipIteration(SQPIteration):
 
     def run(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History | None]:
         """All iterations."""
-        end, history = self._solve(begin, p, self.settings.max_iter)
+        end, history = self._solve(begin, p, self._counts(self.settings.max_iter))
         return final(end), history
 
     def step(self, now: Iterate, p: Parameters, *, always: bool = False) -> Iterate:
-        """One iteration; with a fixed number of them all instances move."""
+        """One iteration; whoever asks for one wants all instances to move."""
         del always
-        return self._solve(now, p, 1)[0]
+        return self._solve(now, p, replace(self._counts(1), ends=False))[0]
 
     def phase_cycles(self, p: Parameters, start: MPCWarmStart) -> dict[str, float]:
         """Mean cycles of `PHASES` in one solve; zeros on the CPU, which has no such clock.
@@ -98,13 +99,20 @@ class OnchipIteration(SQPIteration):
         def cycles(p: Parameters, start: MPCWarmStart) -> jax.Array:
             p, start = jax.tree.map(lambda a: a[..., None], (p, start))
             found = self._launch(self.begin(start.z, start.qp, p.unknown()), p, counts)
-            return 64 * found.status[:, 2:].astype(start.z.dtype).mean(axis=(0, 2))
+            cycles = found.status[:, 2 : 2 + len(PHASES)]
+            return 64 * cycles.astype(start.z.dtype).mean(axis=(0, 2))
 
         return dict(zip(PHASES, map(float, jax.jit(cycles)(p, start)), strict=True))
 
     def _counts(self, count: int) -> OnchipCounts:
         settings = self.settings
-        return OnchipCounts(count, self.qp.settings.max_iter, settings.record, settings.restarts_qp)
+        return OnchipCounts(
+            count,
+            self.qp.settings.max_iter,
+            settings.record,
+            settings.restarts_qp,
+            ends=settings.converges,
+        )
 
     def _launch(self, begin: Iterate, p: Parameters, counts: OnchipCounts) -> Solved:
         arrays = self.programs.point_arrays(begin.z, p, begin.qp.y)
@@ -113,20 +121,30 @@ class OnchipIteration(SQPIteration):
         active = begin.status != MPCStatus.NON_FINITE
         return self.kernel.solve(point, state, active, counts)
 
-    def _solve(self, begin: Iterate, p: Parameters, count: int) -> tuple[Iterate, History | None]:
-        settings, active = self.settings, begin.status != MPCStatus.NON_FINITE
-        found = self._launch(begin, p, self._counts(count))
+    def _solve(
+        self, begin: Iterate, p: Parameters, counts: OnchipCounts
+    ) -> tuple[Iterate, History | None]:
+        active = begin.status != MPCStatus.NON_FINITE
+        found = self._launch(begin, p, counts)
         batch, size = begin.z.shape[0], len(REPORT_ROWS)
-        reports = found.report.reshape(batch, -1, size, 1)
-        spent = (found.status[:, :1], found.status[:, 1:], count)
+        reports, last = found.report.reshape(batch, -1, size, 1), found.report[:, -size:]
+        done, converged = counts.sqp, None
+        if counts.ends:
+            done, converged = found.status[:, -2:-1], found.status[:, -1:] > 0
+        spent = (found.status[:, :1], found.status[:, 1:2], done)
         new = (found.z, QPState(*found.state))
+        if counts.record:
+            place = jnp.arange(counts.sqp)[None, :, None]
+            took_part = active & (place < done)
+            reports = jnp.where(took_part[..., None], reports, jnp.nan)
+            # After the last one there are no numbers; before it they do not count.
+            last = jnp.where((place == done - 1)[..., None], reports, 0).sum(axis=1)
         # Instances that do not take part are as they were: nobody has to keep their old arrays.
         begin = replace(begin, z=new[0], qp=new[1])
-        end = self._reports.iterate(begin, new, reports[:, -1], spent, active)
-        if not settings.record:
+        end = self._reports.iterate(begin, new, last, spent, active, converged)
+        if not counts.record:
             return end, None
-        rows = jnp.where(active[:, None], reports, jnp.nan)
-        history = self._reports.history(jnp.moveaxis(rows, 1, 0))
+        history = self._reports.history(jnp.moveaxis(reports, 1, 0))
         return end, jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), history)
 
 
@@ -169,7 +187,6 @@ def onchip_obstacle(
     """Why a solve cannot be one launch, or None; `memory` is called if all else allows it."""
     admm = qp.settings
     reasons = (
-        (settings.converges, "the number of SQP iterations is not fixed"),
         (bool(settings.fused), "fused=True asks for three launches per iteration"),
         (bool(admm.scaling), "QPs are scaled"),
         (bool(admm.adaptive_rho_every), "rho is adapted"),
@@ -245,6 +262,13 @@ def _numbers(qp: QPSolver, dtype: str) -> OnchipNumbers:
         absent=BOUND_LARGE,
         checks=_checks(settings),
     )
+
+
+def _end(settings: SQPSettings, dtype: str) -> OnchipEnd | None:
+    if not settings.converges:
+        return None
+    tolerances = settings.tolerances(dtype)
+    return OnchipEnd(tolerances.step, tolerances.kkt, tolerances.violation)
 
 
 def _checks(settings: ADMMSettings) -> OnchipChecks | None:
