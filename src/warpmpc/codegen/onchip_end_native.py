@@ -27,9 +27,9 @@ _JUDGE = r"""
 # Multipliers of soft rows belong to s; they say something of z only where A d is s.
 _SOFT = "converged = converged && primal <= TOL_VIOLATION;"
 
-_LEAVE = r"""
-    ++n_done;
-    if (converged || !accepted || !usable) break;"""
+_LEAVE = r"""    ++n_done;
+    if (converged || !accepted || !usable) break;
+"""
 
 # Behind all else: iterations, and whether the conditions hold.
 COUNTED = 2

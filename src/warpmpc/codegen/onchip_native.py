@@ -212,8 +212,8 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
             if (at >= 0 && at < n_z) z_of[at] += taken * MEM(X_ROWS + i);
         }}
     }}
-    if (!usable) ROLLED for (int row = 0; row < X_COUNT; ++row) EACH_LANE MEM(X_ROWS + row) = 0;{leave}
-}}
+    if (!usable) ROLLED for (int row = 0; row < X_COUNT; ++row) EACH_LANE MEM(X_ROWS + row) = 0;
+{leave}}}
 SYNC
 ROLLED_BY_8 for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
     const int at = READ(nodes, i * 32 + lane);
