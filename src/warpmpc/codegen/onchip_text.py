@@ -295,8 +295,8 @@ class OnchipText:
                 continue
             b, a = (f"MEM(H_ROWS + {self._m.soft[node, part]})" for part in (side, side + 2))
             lines += [
-                f"is_crossed = ({b} < 0) | ({a} < 0) ? (SCALAR)1 : is_crossed;",
-                f"is_broken = ({b} != {b}) | ({a} != {a}) ? (SCALAR)1 : is_broken;",
+                f"is_crossed = (({b} < 0) | ({a} < 0)) ? (SCALAR)1 : is_crossed;",
+                f"is_broken = (({b} != {b}) | ({a} != {a})) ? (SCALAR)1 : is_broken;",
                 f"{{ const bool hard = {b} > INFINITE || {a} > INFINITE;",
                 f"const SCALAR whole = 1 / r + (hard ? (SCALAR)0 : {a});",
                 f"{b} = hard ? (SCALAR)INFINITY : {b} / whole;",
