@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import casadi as ca
+import jax
 import numpy as np
 
 from mpc_cases import mixed_stages, pendulum
-from sqp_cases import soft_arm
+from sqp_cases import points, soft_arm
 from warpmpc import OCP, MPCProblem, MPCSolver, Soft, SQPSettings, Stage
 from warpmpc.qp.conditioning import EQUALITY_TOLERANCE
 from warpmpc.symbolic.lane_memory import LaneMemory
@@ -16,6 +17,7 @@ from warpmpc.symbolic.row_kinds import row_kinds
 from warpmpc.systems import car, cartpole
 
 SIGMA = 0.3
+LIMIT = 1e-9
 
 
 def crane(horizon: int = 5) -> MPCProblem:
@@ -134,6 +136,31 @@ def memory_of(made: OCP | MPCProblem) -> LaneMemory:
 def positions(pattern: SparsePattern) -> list[tuple[int, int]]:
     """Row and column of all entries."""
     return list(zip(pattern.row_idx.tolist(), pattern.col_idx.tolist(), strict=True))
+
+
+def leaves(solution):
+    found, _ = jax.tree_util.tree_flatten_with_path(solution)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in found}
+
+
+def instances(problem, batch, spread):
+    """Random initial states, parameters and trajectories."""
+    z, p = points(problem, batch, spread)
+    return p[:, : problem.n_x0], p[:, problem.n_x0 :], z
+
+
+def check_equal(found, wanted, but=()):
+    found, wanted = leaves(found), leaves(wanted)
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        if key not in but:
+            np.testing.assert_allclose(found[key], value, rtol=LIMIT, atol=LIMIT, err_msg=key)
+
+
+def same_bits(found, wanted, rows=slice(None)):
+    found, wanted = leaves(found), leaves(wanted)
+    for key, value in wanted.items():
+        np.testing.assert_array_equal(found[key], value[rows], err_msg=key)
 
 
 class RandomKKT:

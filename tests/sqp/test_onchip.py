@@ -8,38 +8,30 @@ import numpy as np
 import pytest
 
 from mpc_cases import mixed_stages, pendulum
-from onchip_cases import apart, as_problem, crane, limits, masses, uneven
-from sqp_cases import FIXED, FIXED_QP, DenseSQP, arm, points, soft_arm
+from onchip_cases import (
+    LIMIT,
+    apart,
+    as_problem,
+    check_equal,
+    crane,
+    instances,
+    leaves,
+    limits,
+    masses,
+    same_bits,
+    uneven,
+)
+from sqp_cases import FIXED, FIXED_QP, DenseSQP, arm, soft_arm
 from warpmpc import LineSearchSettings, MPCSolver, MPCStatus, Soft
 from warpmpc.sqp import onchip as module
 from warpmpc.systems import car, cartpole
 
-LIMIT = 1e-9
 TEN = replace(FIXED, max_iter=10, convexify="gershgorin")
 LADDER = LineSearchSettings(step_min=0.1)
 MERIT = replace(LADDER, kind="merit")
 BATCH = 33
 # At an optimum rounding decides which steps are accepted; they are compared before it is reached.
 DECISIONS = (".step_length", ".accepted", ".history.step_length", ".history.accepted")
-
-
-def leaves(solution):
-    found, _ = jax.tree_util.tree_flatten_with_path(solution)
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in found}
-
-
-def instances(problem, batch, spread):
-    """Random initial states, parameters and trajectories."""
-    z, p = points(problem, batch, spread)
-    return p[:, : problem.n_x0], p[:, problem.n_x0 :], z
-
-
-def check_equal(found, wanted, but=()):
-    found, wanted = leaves(found), leaves(wanted)
-    assert found.keys() == wanted.keys()
-    for key, value in wanted.items():
-        if key not in but:
-            np.testing.assert_allclose(found[key], value, rtol=LIMIT, atol=LIMIT, err_msg=key)
 
 
 # Problem, settings, size of the points.  Short ones first: those run everywhere.
@@ -161,12 +153,6 @@ def staged():
 @pytest.fixture(scope="module")
 def x0():
     return np.random.default_rng(0).uniform(-1, 1, (BATCH, 2))
-
-
-def same_bits(found, wanted, rows=slice(None)):
-    found, wanted = leaves(found), leaves(wanted)
-    for key, value in wanted.items():
-        np.testing.assert_array_equal(found[key], value[rows], err_msg=key)
 
 
 class TestBatches:

@@ -15,7 +15,6 @@ from warpmpc.systems import car, cartpole, quadrotor
 from warpmpc.systems import pendulum as pendulum_system
 
 IMPOSSIBLE = {
-    "the number of SQP iterations is not fixed": {"mode": "converge"},
     "fused=True asks for three launches": {"fused": True},
     "QPs are scaled": {"qp": replace(FIXED_QP, scaling=2)},
     "rho is adapted": {"qp": ADMMSettings(scaling=0, check_every=5)},
@@ -41,6 +40,18 @@ class TestRefusals:
             MPCSolver(made.problem, made.settings, dtype, "onchip")
         needed, missing = map(float, re.search(message, str(refused.value)).groups())
         assert 0 < missing < needed  # a few hundred bytes must not be called nothing
+
+    def test_too_large_with_checks(self, monkeypatch):
+        """Checks need K beside the factors: without them the same problem fits."""
+        monkeypatch.setattr(module, "shared_memory_limit", lambda: 45 * 1024)
+        monkeypatch.setattr(module, "has_gpu", lambda: True)
+        made = cartpole.make()
+        checked = replace(made.settings, qp=replace(made.settings.qp, check_every=25))
+        engines = [MPCSolver(made.problem, s, "float32").engine for s in (made.settings, checked)]
+        assert engines == ["onchip", "staged"]
+        message = "needs 51.0 KB of shared memory, 6.0 KB more than .*, K for the checks included"
+        with pytest.raises(SettingsError, match=message):
+            MPCSolver(made.problem, checked, "float32", "onchip")
 
     def test_long_programs(self, monkeypatch):
         monkeypatch.setattr(module, "_LONGEST_PROGRAM", 20)
@@ -74,7 +85,9 @@ class TestChoice:
     def test_small_systems_have_no_drawback(self, system, monkeypatch):
         made = system.make()
         monkeypatch.setattr(module, "has_gpu", lambda: True)
-        assert MPCSolver(made.problem, made.settings, "float32").engine == "onchip"
+        checked = replace(made.settings, qp=replace(made.settings.qp, check_every=25))
+        for settings in (made.settings, checked):
+            assert MPCSolver(made.problem, settings, "float32").engine == "onchip"
 
     def test_large_ones_stay_staged_and_say_why(self, monkeypatch, caplog):
         made = quadrotor.make()
@@ -89,7 +102,7 @@ class TestChoice:
         for wish in ({"engine": "staged"}, {"staged": StagedSettings(sides=1)}):
             assert MPCSolver(pendulum(3), FIXED, "float32", **wish).engine == "staged"
         assert MPCSolver(pendulum(3), replace(FIXED, fused=True)).engine == "staged"
-        assert MPCSolver(pendulum(3)).engine != "onchip"  # runs until it converges
+        assert MPCSolver(pendulum(3)).engine != "onchip"  # its QPs are scaled
 
 
 def test_table_of_the_page_is_what_its_code_says():

@@ -209,6 +209,22 @@ def test_penalties_of_soft_rows():
     assert {part for _, part in one_sided.soft} == {0, 2}
 
 
+@pytest.mark.parametrize("name", ["limits", "soft", "pendulum_31"])
+def test_rho_by_tables(name):
+    """Where rows have their 1/rho: in memory, or that of inequalities (-1) or equalities (-2)."""
+    f = filled(name)
+    tables, kinds = lane_products(f.m), set()
+    for node in f.m.rows:
+        slot, place = f.layout.row_slot(node), int(tables.nodes[f.m.place[node], 1])
+        kinds.add(min(place, 0))
+        text = LaneText(f.m, "float64").inverse_rho(node)
+        known = {-1: "R_ROW", -2: "R_EQUAL"}
+        assert text == known.get(place, f"MEM(RHO_ROWS + {place})")
+        assert (place >= 0) == (slot.kind is RowKind.UNKNOWN)
+    assert -2 in kinds
+    assert len(kinds) > 1
+
+
 def test_rho_of_rows_whose_kind_is_known():
     m = filled("pendulum_31").m
     assert not m.rho

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from warpmpc.codegen.emit_native import literal
+from warpmpc.codegen.onchip_native import PLAIN_LOOP, REPORT, SOFT_SLOPE
 
-# Numbers that are no result of a finite problem: nobody iterates on them.
+# P, q or A with numbers that are not finite: nobody iterates on them.
 FINITE = r"""
     {
         Lanes odd_of = (Lanes)0;
@@ -255,14 +256,22 @@ class OnchipChecks:
         return [f"#define {name} {value}" for name, value in values.items()]
 
 
-def checked_loop(loop: dict[str, str], *, soft: bool) -> str:
-    """All ADMM iterations of a QP that ends at a tolerance.
+def qp_texts(
+    loop: dict[str, str], checks: OnchipChecks | None, *, soft: bool, doubts: bool
+) -> dict[str, str]:
+    """Parts of `onchip_native.SOLVE`: the ADMM iterations of a QP, and what is said of them.
 
     Args:
-        loop: Parts of `CHECKED_LOOP` that the plain loop has, too.
+        loop: Parts of the loop.
+        checks: When a QP ends; None: after a fixed number of iterations.
         soft: Whether there are soft rows.
+        doubts: Whether QPs that are not finite are not even tried; with checks they never are.
     """
+    report = REPORT.replace("SOFT_SLOPE", SOFT_SLOPE if soft else "")
+    finite = FINITE if checks or doubts else ""
+    if checks is None:
+        return {"admm": PLAIN_LOOP.format(**loop), "finite": finite, "report": report}
     text = CHECKED_LOOP.format(rows=ROWS, remember=REMEMBER, check=CHECK, **loop)
     for name, part in SOFT_PARTS.items():
         text = text.replace(f"{name}\n", part.lstrip() + "\n" if soft else "\n")
-    return text
+    return {"admm": text, "finite": finite, "report": report + CHECKED_REPORT}

@@ -22,16 +22,11 @@ from warpmpc.codegen.fused_search_text import (
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.native_preamble import INVERT_PIVOT, TINY, preamble
-from warpmpc.codegen.onchip_check_native import (
-    CHECKED_REPORT,
-    FINITE,
-    OnchipChecks,
-    checked_loop,
-)
+from warpmpc.codegen.onchip_check_native import OnchipChecks, qp_texts
 from warpmpc.codegen.onchip_couple_native import COUPLE, REDUCE
 from warpmpc.codegen.onchip_end_native import OnchipEnd, end_texts
 from warpmpc.codegen.onchip_head_native import HEAD
-from warpmpc.codegen.onchip_native import PLAIN_LOOP, REPORT, SOFT_SLOPE, SOLVE
+from warpmpc.codegen.onchip_native import SOLVE
 from warpmpc.codegen.stage_module import StagePlan
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import Node
@@ -143,33 +138,21 @@ class OnchipText:
             "eliminate": "\n".join(lane.elimination()),
             "couple": COUPLE if self._m.n_separators else nothing,
             "separators": "\n".join(self._separators()),
-            "finite": FINITE if self._numbers.checks or end else nothing,
-            "admm": self._loop(lane),
             "slope": nothing if always else "\n".join(self._slope()),
-            "report": self._report(),
             "add_incoming": "\n".join(self._add_incoming()),
             "evaluate": self._evaluate(dtype),
             "finish": "\n".join(self._finish(lane)),
         }
-        values = {"scale": rule.scale, "slack": rule.slack, "accepts": rule.accepts}
-        values |= end_texts(end, dtype, soft=soft)
-        values |= {"fallback": str(rule.fallback), "report_rows": str(len(REPORT_ROWS))}
-        return self._settings(dtype, record=record, always=always) + SOLVE.format(**texts, **values)
-
-    def _loop(self, lane: LaneText) -> str:
-        """The ADMM iterations of a QP."""
-        parts = {
+        loop = {
             "loaded": "\n".join(["FORGET", *lane.loaded()]),
             "iterate": "\n".join(lane.iteration()),
             "correct": "\n".join(self._correct(lane)),
         }
-        if self._numbers.checks is None:
-            return PLAIN_LOOP.format(**parts)
-        return checked_loop(parts, soft=bool(self._m.soft))
-
-    def _report(self) -> str:
-        text = REPORT.replace("SOFT_SLOPE", SOFT_SLOPE if self._m.soft else "")
-        return text + CHECKED_REPORT if self._numbers.checks else text
+        texts |= qp_texts(loop, self._numbers.checks, soft=soft, doubts=end is not None)
+        values = {"scale": rule.scale, "slack": rule.slack, "accepts": rule.accepts}
+        values |= end_texts(end, dtype, soft=soft)
+        values |= {"fallback": str(rule.fallback), "report_rows": str(len(REPORT_ROWS))}
+        return self._settings(dtype, record=record, always=always) + SOLVE.format(**texts, **values)
 
     def _settings(self, dtype: str, *, record: bool, always: bool) -> str:
         n = self._numbers

@@ -48,6 +48,7 @@ _OVERHEAD = 30
 # Shared memory that CUDA and Warp take for themselves per block.
 _RESERVED = 2048
 _MOST_AT_ONCE = 8  # as many as have enough registers
+_AT_LEAST_AT_ONCE = 4  # as many as an H200 holds of problems of 48 KB
 
 
 class OnchipIteration(SQPIteration):
@@ -200,9 +201,10 @@ def onchip_obstacle(
         return f"a stage has {longest} operations, more than {_LONGEST_PROGRAM}"
     needed, limit = _bytes(memory(), programs.dtype), shared_memory_limit()
     if needed > limit:
+        checked = ", K for the checks included" if admm.check_every else ""
         return (
             f"a problem needs {needed / 1024:.1f} KB of shared memory, "
-            f"{(needed - limit) / 1024:.1f} KB more than a multiprocessor has"
+            f"{(needed - limit) / 1024:.1f} KB more than a multiprocessor has{checked}"
         )
     return None
 
@@ -215,7 +217,7 @@ def onchip_drawback(memory: LaneMemory, dtype: str) -> str | None:
     if registers > REGISTERS:
         return f"a lane needs about {registers} registers, {registers - REGISTERS} too many"
     needed = _bytes(memory, dtype)
-    if needed > STATIC_SHARED:
+    if needed > STATIC_SHARED and _problems_at_once(memory, dtype) < _AT_LEAST_AT_ONCE:
         return (
             f"a problem needs {needed / 1024:.0f} KB of shared memory, more than the "
             f"{STATIC_SHARED // 1024} KB that leave room for several"
