@@ -57,7 +57,7 @@ _LOG = logging.getLogger(__name__)
 class MPCSolver:
     """Solves batches of one `MPCProblem` by SQP with an ADMM method for the QPs.
 
-    Example:
+    Examples:
         >>> solver = MPCSolver(ocp)
         >>> solution = solver.solve(x0)          # x0: [batch, n_x]
         >>> solution.u[:, 0]                     # first inputs
