@@ -130,7 +130,7 @@ def _picture_file(args: argparse.Namespace) -> Path | None:
     if args.out is not None or args.show:
         style.require_matplotlib()
     elif find_spec("matplotlib") is None:
-        print("no picture: matplotlib is not installed (`pip install 'warpmpc[viz]'`)")
+        print("no picture: matplotlib is not installed (`pip install matplotlib`)")
         return None
     default = f"{args.name}_demo.{'gif' if args.name in LOOPS else 'png'}"
     path = check_suffix(args.out or default)

@@ -59,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=("float32", "float64"), default="float32", help="(default float32)"
     )
     parser.add_argument(
-        "--engine", metavar="NAME", default="auto", help="staged, sparse or dense (default auto)"
+        "--engine",
+        metavar="NAME",
+        default="auto",
+        help="onchip, staged, sparse or dense (default auto)",
     )
     add_device(parser)
     parser.add_argument(

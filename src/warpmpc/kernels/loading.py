@@ -73,6 +73,9 @@ def _load_again(kernel: wp.Kernel, device: wp.Device, block_dim: int) -> None:
 @cache
 def start_warp() -> None:
     """Starts Warp, with a temporary kernel cache where its folder cannot be made."""
+    # Warp leaves a folder to the end of the process, which `python -W error` would complain about.
+    pattern = "Implicitly cleaning up <TemporaryDirectory '.*wp_pch_"
+    warnings.filterwarnings("ignore", message=pattern, category=ResourceWarning)
     try:
         wp.init()
     except OSError as error:
