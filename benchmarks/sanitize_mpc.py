@@ -48,8 +48,8 @@ def main() -> None:
             single = MPCSolver(system.problem, settings, "float32", "onchip")
         for batch in BATCHES:
             x0 = system.sample(batch, 0)
-            wanted = np.asarray(double.solve(x0).z)
             with warp_only():
+                wanted = np.asarray(double.solve(x0).z)
                 found = jax.block_until_ready(single.solve(x0.astype("float32")).z)
             error, size = np.abs(np.asarray(found) - wanted).max(), np.abs(wanted).max()
             _LOG.info("%s, %d sides, checks %d, %d: %.1e", name, sides, checks, batch, error)
