@@ -269,6 +269,7 @@ def run_script(folder: Path, **more: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     assert "ResourceWarning" not in done.stderr
+    assert "NVIDIA CUDA driver" not in done.stderr
     return done.stderr
 
 

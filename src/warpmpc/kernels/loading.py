@@ -22,6 +22,9 @@ import warp as wp
 from warpmpc._errors import CodegenError
 from warpmpc.codegen.cache import CACHE_VARIABLE
 
+STANDARD_ERROR = 2
+NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
+
 
 @cache
 def load_kernel(kernel: wp.Kernel, block: int) -> None:
@@ -76,11 +79,36 @@ def start_warp() -> None:
     # Warp leaves a folder to the end of the process, which `python -W error` would complain about.
     pattern = "Implicitly cleaning up <TemporaryDirectory '.*wp_pch_"
     warnings.filterwarnings("ignore", message=pattern, category=ResourceWarning)
+    with _no_driver_is_no_news():
+        try:
+            wp.init()
+        except OSError as error:
+            _use_temporary_cache(error)
+            wp.init()
+
+
+@contextmanager
+def _no_driver_is_no_news() -> Iterator[None]:
+    """Keeps the line back that Warp's native code writes where there is no CUDA driver.
+
+    No setting of Warp reaches it.  Whatever else is written to standard error meanwhile follows.
+    """
     try:
-        wp.init()
-    except OSError as error:
-        _use_temporary_cache(error)
-        wp.init()
+        saved = os.dup(STANDARD_ERROR)
+    except OSError:  # it is closed
+        yield
+        return
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), STANDARD_ERROR)
+        try:
+            yield
+        finally:
+            os.dup2(saved, STANDARD_ERROR)
+            os.close(saved)
+            held.seek(0)
+            for line in held:
+                if NO_DRIVER not in line:
+                    os.write(STANDARD_ERROR, line)
 
 
 @contextmanager
