@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
         for text in blocks[:count]:
             exec(compile(text, page, "exec"), names)
         figure = eval(expression, names)
-        figure.savefig(folder / f"{name}.png", dpi=75, metadata={"Software": None})
+        figure.savefig(folder / f"{name}.png", dpi=120, metadata={"Software": None})
 
 
 if __name__ == "__main__":
