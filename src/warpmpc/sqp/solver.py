@@ -109,7 +109,7 @@ class MPCSolver:
         guess = Guess(self.problem, self.dtype)
         self._guess = jax.jit(lambda params: guess(params.joined()))
         # Compiled, so that no constant comes from the host.
-        self._cold = jax.jit(self._cold_start)
+        self._nothing = jax.jit(self._cold_state)
         self._shift = jax.jit(Shift(self.problem))
         self._layout = TrajectoryLayout(self.problem)
         self._solve = self._program(self._solve_tiles, SolveSensitivity(*given))
@@ -247,14 +247,14 @@ class MPCSolver:
 
     @in_auto_axes
     def cold_start(self, z: jax.Array) -> MPCWarmStart:
-        """A warm start from a trajectory alone."""
-        start = self._cold(z)
+        """A warm start from a trajectory alone, which is not copied."""
+        state = self._nothing(z)
         # Zeros do not depend on z: they would lie on every device as a whole.
-        return jax.device_put(start, z.sharding) if is_sharded(z) else start
+        return MPCWarmStart(z, jax.device_put(state, z.sharding) if is_sharded(z) else state)
 
-    def _cold_start(self, z: jax.Array) -> MPCWarmStart:
+    def _cold_state(self, z: jax.Array) -> QPState:
         rows = jnp.zeros((*z.shape[:-1], self.problem.n_cons), dtype=self.dtype)
-        return MPCWarmStart(z, QPState(jnp.zeros_like(z), rows, rows))
+        return QPState(jnp.zeros_like(z), rows, rows)
 
     @in_auto_axes
     def solve(
