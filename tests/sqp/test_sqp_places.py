@@ -10,14 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sqp_cases import FIXED, arm
+from mpc_cases import pendulum
+from sqp_cases import FIXED
 from warpmpc import MPCSolver
 from warpmpc.sqp import batch_program
 
 
-@pytest.fixture(scope="module", params=["onchip", "staged"])
+@pytest.fixture(scope="module", params=["onchip", pytest.param("staged", marks=pytest.mark.slow)])
 def solver(request):
-    return MPCSolver(arm(), replace(FIXED, max_iter=2), "float64", request.param)
+    problem = pendulum(2, integrator="euler")
+    return MPCSolver(problem, replace(FIXED, max_iter=2), "float64", request.param)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def x0():
 
 
 def arguments(solver, batch):
-    x0 = jax.ShapeDtypeStruct((batch, 2), solver.dtype)
+    x0 = jax.ShapeDtypeStruct((batch, solver.problem.n_x0), solver.dtype)
     params = jax.eval_shape(lambda x: solver._packed(x, None), x0)
     start = jax.eval_shape(lambda x: solver.cold_start(solver.z_guess(x)), x0)
     return params.common, replace(params, common=None), start
