@@ -167,6 +167,9 @@ def run(args: argparse.Namespace) -> int:
         use_cores(args.cores)
     if "float64" in args.dtype:
         jax.config.update("jax_enable_x64", True)
+    from warpmpc.kernels.loading import keep_programs
+
+    keep_programs()
     plot = _plot_file(args.plot, f"{args.name}_bench.png")
     ours = [row for row in _measure(args) if row["kind"] == "variant"]
     print(f"rows appended to {args.json}")

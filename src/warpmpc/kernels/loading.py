@@ -1,7 +1,8 @@
 """Compiled kernels are loaded before their first launch, so that a damaged cache can be mended.
 
 Warp keeps compiled kernels in a folder of its own.  If one of them cannot be loaded it is built
-again; if the folder cannot be written, a temporary one takes its place.  Both warn.
+again; if the folder cannot be written, a temporary one takes its place.  Both warn.  The programs
+around them are XLA's, which keeps them only if it is told to: `keep_programs`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from pathlib import Path
 
 import jax
 import warp as wp
+from jax.experimental.compilation_cache import compilation_cache
 
 from warpmpc._errors import CodegenError
-from warpmpc.codegen.cache import CACHE_VARIABLE
+from warpmpc.codegen.cache import CACHE_VARIABLE, cache_folder
 
 STANDARD_ERROR = 2
 NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
@@ -111,13 +113,30 @@ def _no_driver_is_no_news() -> Iterator[None]:
                     os.write(STANDARD_ERROR, line)
 
 
+def keep_programs() -> None:
+    """XLA keeps compiled programs beside our own, if it compiles for a GPU and keeps none so far.
+
+    For commands, not for the library: settings of JAX belong to the caller.
+    """
+    if jax.default_backend() == "gpu" and jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        _set_program_folder(str(cache_folder() / "xla"))
+
+
+def _set_program_folder(folder: str | None) -> None:
+    jax.config.update("jax_compilation_cache_dir", folder)
+    compilation_cache.reset_cache()  # it looks for a folder only once
+
+
 @contextmanager
 def empty_caches() -> Iterator[None]:
     """Neither generated nor compiled code of earlier processes is found, as on a new machine."""
     start_warp()
     kernels, modules = wp.config.kernel_cache_dir, os.environ.get(CACHE_VARIABLE)
+    programs = jax.config.jax_compilation_cache_dir
     with tempfile.TemporaryDirectory() as folder:
         wp.config.kernel_cache_dir = os.environ[CACHE_VARIABLE] = folder
+        _set_program_folder(None)
         try:
             yield
         finally:
@@ -125,6 +144,7 @@ def empty_caches() -> Iterator[None]:
             os.environ.pop(CACHE_VARIABLE)
             if modules is not None:
                 os.environ[CACHE_VARIABLE] = modules
+            _set_program_folder(programs)
 
 
 def _use_temporary_cache(error: OSError) -> None:
