@@ -125,6 +125,7 @@ def _run_loop(args: argparse.Namespace, batch: int, path: Path | None) -> int:
 def _picture_file(args: argparse.Namespace) -> Path | None:
     """Where the picture goes; a missing matplotlib matters only to who asked for one."""
     from warpmpc.viz import style
+    from warpmpc.viz.files import check_writable
     from warpmpc.viz.scene import check_suffix
 
     if args.out is not None or args.show:
@@ -136,6 +137,7 @@ def _picture_file(args: argparse.Namespace) -> Path | None:
     path = check_suffix(args.out or default)
     if args.name in BATCHES and path.suffix.lower() == ".gif":
         raise SettingsError(f"demo {args.name} does not move: --out must be a .png, .pdf or .svg.")
+    check_writable(path)
     return path
 
 

@@ -121,12 +121,15 @@ def _starts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _checked(path: Path) -> Path:
+    from warpmpc.viz.files import check_writable
+
     if path.suffix.lower() not in SUFFIXES:
         raise SettingsError(f"--out {path} must end in one of {', '.join(SUFFIXES)}.")
     if path.suffix.lower() in FIGURES:
         from warpmpc.viz import style
 
         style.require_matplotlib()
+    check_writable(path)
     return path
 
 
