@@ -13,6 +13,7 @@ import pytest
 from mpc_cases import pendulum
 from sqp_cases import FIXED
 from warpmpc import MPCSolver
+from warpmpc.qp import batches
 from warpmpc.sqp import batch_program
 
 
@@ -62,6 +63,14 @@ def test_cold_start_keeps_the_trajectory(solver):
     assert [array.shape[1] for array in states] == [z.shape[1], *2 * [solver.problem.n_cons]]
     assert not any(array.any() for array in states)
     assert batch_program._differ(start)  # so that all of them can be given away
+
+
+def test_parts_are_not_for_what_works_in_place(solver, monkeypatch):
+    """Results in parts would need memory beside the start; on chip they take its place."""
+    monkeypatch.setattr(batches, "free_memory", lambda: 0)
+    text = solver._solve.compiled.lower(*arguments(solver, 96)).as_text()
+    in_parts = "dynamic_update_slice" in text
+    assert in_parts == (solver.engine == "staged")
 
 
 @pytest.mark.parametrize("leading", [(1,), (1, 1), ()])

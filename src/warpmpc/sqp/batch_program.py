@@ -78,8 +78,11 @@ class BatchProgram:
             lanes: Of the function's layout ``[groups, rows, lanes]``; its sensitivity has tiles.
         """
         self._sensitivity, self._read, self._lanes = sensitivity, read, lanes
+        # Without tiles results lie where the start was: in parts they would need room of their own.
         self._forward = on_batches(
-            _with_common(function), lanes, lambda batch: part_size(batch, values())
+            _with_common(function),
+            lanes,
+            lambda batch: part_size(batch, values() if lanes > 1 else 0),
         )
         self._reverse = on_batches(
             _with_common(sensitivity.reverse),

@@ -184,10 +184,10 @@ class MPCSolver:
         )
 
     def _part_size(self, batch: int, values: int) -> int:
-        """How many instances are worked on at once if each of them needs so many numbers."""
-        item = np.dtype(self.dtype).itemsize
+        """Instances worked on at once if each needs so many numbers; with none, all of them."""
+        item, most = np.dtype(self.dtype).itemsize, self.qp.settings.max_batch
         results = result_values(self.programs) * item
-        return part_size(batch, self.qp.settings.max_batch, values * item, results)
+        return part_size(batch, most if values else most or batch, values * item, results)
 
     def _iteration(self, split: ParameterSplit) -> SQPIteration:
         """The iteration for parameters of which some are common; one object per split."""
