@@ -20,9 +20,10 @@ from warpmpc.codegen.onchip_text import OnchipPlans, item_table
 from warpmpc.codegen.stage_module import StageCase, merged_cases, plan_stages
 from warpmpc.sqp.stage_programs import StagePrograms
 from warpmpc.symbolic.lane_memory import LaneMemory
-from warpmpc.symbolic.lanes import LANES
+from warpmpc.symbolic.lanes import LANES, LaneLayout
 
 MAIN, REST = 0, 1  # numbers of parts
+_ROUND = 10  # what a round costs, in numbers that are written
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class OnchipStages:
         """
         self._programs, self._m = programs, memory
         self._at = programs.assembly
-        self._parts = stage_parts(programs)
+        self._parts = stage_parts(programs, memory.layout)
         self._rounds = self._used_rounds()
         n_items = LANES * len(self._rounds)
         self.plans = OnchipPlans(
@@ -182,13 +183,21 @@ class OnchipStages:
         return _offsets(case.in_rows[0], first_stages, self._m.of_direction)
 
 
-def stage_parts(programs: StagePrograms) -> list[StagePart]:
-    """Parts of all groups; a stage that lacks a row of most stages is a rest as a whole."""
-    models = programs.models
-    most = max(range(len(models)), key=lambda group: len(programs.assembly.stages[group]))
-    common = set(models[most].stage.row_names)
+def stage_parts(programs: StagePrograms, layout: LaneLayout) -> list[StagePart]:
+    """Parts of all groups: of the ways to divide them that are tried, the one with least work.
+
+    What most stages have may be all that they have, or what they share with another group.
+    """
+    names = [set(model.stage.row_names) for model in programs.models]
+    most = max(range(len(names)), key=lambda group: len(programs.assembly.stages[group]))
+    tried = [_divided(programs, names[most] & other) for other in (names[most], *names)]
+    return min(tried, key=lambda parts: _work(programs, layout, parts))
+
+
+def _divided(programs: StagePrograms, common: set[str]) -> list[StagePart]:
+    """Parts of all groups; a stage that lacks one of the common rows is a rest as a whole."""
     parts = []
-    for group, model in enumerate(models):
+    for group, model in enumerate(programs.models):
         names = list(enumerate(model.stage.row_names))
         has_all = common <= {name for _, name in names}
         main = tuple(row for row, name in names if has_all and name in common)
@@ -198,6 +207,18 @@ def stage_parts(programs: StagePrograms) -> list[StagePart]:
         if rest or not has_all:
             parts.append(StagePart(group, REST, rest, has_cost=not has_all))
     return parts
+
+
+def _work(programs: StagePrograms, layout: LaneLayout, parts: list[StagePart]) -> int:
+    """Numbers that lanes write one after the other: they wait for those with another program."""
+    found: dict[tuple[int, int], set[int]] = {}
+    for part in parts:
+        model = programs.models[part.group]
+        rows = int(np.isin(model.jacobian_positions[0], part.rows).sum()) + 2 * len(part.rows)
+        cost = len(model.hessian.rows) + len(model.gradient_cols) if part.has_cost else 0
+        for k in programs.assembly.stages[part.group]:
+            found.setdefault((layout.place(int(k))[1], part.number), set()).add(rows + cost)
+    return sum(_ROUND + sum(sizes) for sizes in found.values())
 
 
 def _penalty(memory: LaneMemory, part: int) -> Callable[[int, int], int]:
