@@ -12,6 +12,7 @@ from warpmpc.bench import mpc, mpc_bytes, mpc_phases, mpc_report
 from warpmpc.bench.mpc import MPCBenchSettings
 from warpmpc.bench.mpc_setup import MPCSetup
 from warpmpc.bench.mpc_variants import VARIANTS, build_solver
+from warpmpc.bench.sweep import Step
 from warpmpc.cli.bench import BENCHMARKS
 
 # The table of what is to be measured: horizon, SQP and ADMM iterations.
@@ -111,3 +112,15 @@ def test_rows_of_both_engines(name):
     assert set(staged["counted"]) == {*mpc_phases.PHASES, "total"}
     assert onchip["memory"]["storage_bytes"] < staged["memory"]["storage_bytes"]  # no factor
     assert "  onchip  " in mpc_report.line(onchip)
+
+
+def test_on_chip_needs_less_memory():
+    """What is refused for lack of memory, by engine: starts and results, twice or four times."""
+    settings = MPCBenchSettings((1000,), system="pendulum", horizon=3, steps=1)
+    runner = mpc.MPCRunner(settings)
+    wanted = {
+        name: runner.bytes_wanted(Step(name, 1000, "float32")) for name in ("onchip", "staged")
+    }
+    problem = settings.setup.make().problem
+    state = 2 * (problem.n_vars + problem.n_cons) + problem.n_params
+    assert wanted["staged"] - wanted["onchip"] == 1000 * 4 * 2 * state

@@ -22,7 +22,8 @@ from warpmpc.bench.runner import Runner
 from warpmpc.bench.sweep import Step, Sweep, steps_of
 from warpmpc.bench.timing import Measured
 
-_COPIES = 4  # of the state of all instances that may live at once
+# Of the state of all instances: how many may live at once; on chip, results replace their start.
+_COPIES, _COPIES_ONCHIP = 4, 2
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,9 @@ class MPCRunner(Runner):
     def bytes_wanted(self, step: Step) -> int:
         """Trajectories, and the state of all instances; solves work in parts that fit."""
         settings = self._settings
-        built = build_solver(DEFAULT, settings.setup, step.dtype)
+        built = build_solver(step.solver, settings.setup, step.dtype)
         problem, steps = built.system.problem, settings.steps or built.system.steps
         state = 2 * (problem.n_vars + problem.n_cons) + problem.n_params
+        copies = _COPIES_ONCHIP if built.solver.engine == "onchip" else _COPIES
         seen = steps * (built.system.n_x + built.system.n_u + 10)
-        return step.batch * np.dtype(step.dtype).itemsize * (_COPIES * state + seen)
+        return step.batch * np.dtype(step.dtype).itemsize * (copies * state + seen)
