@@ -49,7 +49,7 @@ from warpmpc.symbolic.host_qp import host_qp
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.symbolic.row_kinds import row_kinds
 from warpmpc.symbolic.typical import typical_of
-from warpmpc.symbolic.weak import weak_variables
+from warpmpc.symbolic.weak import variable_weights, weak_variables
 
 _LOG = logging.getLogger(__name__)
 
@@ -131,7 +131,9 @@ class MPCSolver:
         has_stages = engine in ("auto", "staged")
         soft, qp = at.soft_rows, self.settings.qp_settings(self.dtype)
         rho = (qp.rho, qp.rho * qp.rho_equality)
-        weak = weak_variables(at, problem.defaults, rho, qp.sigma)
+        weights = variable_weights(at, problem.defaults, rho)
+        weak = weak_variables(at, weights, qp.sigma)
+        grows = qp.scaling > 0 or qp.adaptive_rho_every > 0
         return QPSolver(
             _scipy(at.P_pattern),
             _scipy(at.A_pattern),
@@ -143,8 +145,7 @@ class MPCSolver:
             staged=staged,
             soft_rows=soft if soft.size else None,
             light=weak[0],
-            # Scaled matrices are other ones.
-            typical=None if qp.scaling else typical_of(at, (*rho, RHO_MIN), qp.sigma, weak[1:]),
+            typical=typical_of(at, (*rho, RHO_MIN), qp.sigma, weights, weak[1:], grows=grows),
         )
 
     def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
