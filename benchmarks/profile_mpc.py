@@ -1,4 +1,4 @@
-"""One solve per engine and batch size, for NVIDIA's profiler.
+"""One solve per engine and batch size, for NVIDIA's profiler; some of it is checked in float64.
 
 JAX_PLATFORMS=cpu ncu --kernel-name regex:"fused|staged|onchip" --csv --page raw \
         --metrics METRIC,... python benchmarks/profile_mpc.py > rows.csv
@@ -10,25 +10,32 @@ import sys
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from warp_only import warp_only
 
 from warpmpc import MPCSolver, systems
 
 CASES = (("cartpole", "staged"), ("quadrotor", "staged"), ("cartpole", "onchip"))
 BATCHES = (10_000, 100_000)
+CHECKED = 32
+LIMIT = 1e-2  # of the largest variable
 
 
 def main(batches: tuple[int, ...]) -> None:
     """One SQP iteration of every case."""
+    jax.config.update("jax_enable_x64", True)
     for name, engine in CASES:
         system = systems.make(name)
         settings = replace(system.settings, max_iter=1)
         solver = MPCSolver(system.problem, settings, "float32", engine)
+        double = MPCSolver(system.problem, settings, "float64", "dense")
         for batch in batches:
-            x0 = jnp.asarray(system.sample(batch, 0), dtype="float32")
+            x0 = system.sample(batch, 0)
             with warp_only():
-                jax.block_until_ready(solver.solve(x0))
+                found = np.asarray(solver.solve(x0.astype("float32")).z[:CHECKED])
+                wanted = np.asarray(double.solve(x0[:CHECKED]).z)
+            if not np.abs(found - wanted).max() < LIMIT * np.abs(wanted).max():
+                raise SystemExit(f"wrong result: {name}, {engine}, {batch}")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ TROUBLES = {
     5: ({"radius": np.nan}, "NON_FINITE", "params['radius'][0] is NaN"),
     6: ({"radius": -1.0}, "NON_FINITE", "the cost of node 0 is nan"),
     7: ({"radius": 1e-12}, "LINE_SEARCH_FAILED", "the cost of node 0 is nan at the full step"),
+    8: ({"radius": np.inf}, "LINE_SEARCH_FAILED", "node 0 is inf; infinite: params['radius'][0]"),
 }
 
 

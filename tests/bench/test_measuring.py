@@ -60,6 +60,16 @@ def test_build_reports_compilation_and_memory():
     assert float(program.call(jnp.full(1000, 3.0, dtype="float32"))[0]) == 6
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "known"), [(10, 30, 30), (30, 30, None), (None, None, None)]
+)
+def test_peak_of_the_first_run(monkeypatch, before, after, known):
+    """The allocator's peak is that of a run only if the run raised it."""
+    peaks = iter((before, after))
+    monkeypatch.setattr(timing, "allocator_peak_bytes", lambda: next(peaks))
+    assert timing.build(lambda x: 2 * x, jnp.ones(10))[0].peak_bytes == known
+
+
 def test_copy_bandwidth_and_memory():
     assert 1e8 < timing.copy_bandwidth(1 << 22) < 1e13
     assert timing.device_memory_bytes() > 1 << 30

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from warpmpc import systems
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.bench import (
     mpc,
@@ -25,6 +26,7 @@ from warpmpc.bench import (
 )
 from warpmpc.bench.mpc import MPCBenchSettings, plan
 from warpmpc.bench.mpc_phases import Event
+from warpmpc.bench.mpc_setup import MPCSetup
 from warpmpc.bench.mpc_variants import VARIANTS, build_solver
 from warpmpc.bench.record import read_rows
 from warpmpc.cli.main import main
@@ -32,8 +34,9 @@ from warpmpc.sim.rollout import rollout
 
 HORIZON, STEPS, SAMPLE = 3, 2, 2
 SMALL = ["--horizon", str(HORIZON), "--steps", str(STEPS), "--sample", str(SAMPLE)]
-SMALL += ["--repeats", "1"]
-KEY = ("default", "pendulum", HORIZON, "float32")
+SMALL += ["--repeats", "1", "--sqp-iter", "4", "--admm-iter", "30"]
+SETUP = MPCSetup("pendulum", HORIZON, 4, 30)
+KEY = ("default", SETUP, "float32")
 TIMING_FIELDS = {
     "median_s", "best_s", "calls", "repeats", "first_call_s", "per_s", "bytes", "bytes_per_s",
     "floor_fraction",
@@ -90,6 +93,11 @@ class TestRows:
             timing, settings = row["sqp"], row["settings"]
             assert set(timing) == TIMING_FIELDS
             assert settings["steps"] == STEPS
+            assert (settings["sqp_iterations"], settings["admm_iterations"]) == (4, 30)
+            assert row["system"]["horizon"] == HORIZON
+            assert settings["engine"] in ("onchip", "staged")
+            assert row["latency"]["step_ms"] == pytest.approx(1e3 * timing["median_s"] / STEPS)
+            assert row["latency"]["call_ms"] > 0
             assert set(settings["shape"]) == {"registers", "block", "prefetch", "sides"}
             done = row["batch"] * STEPS * settings["sqp_iterations"]
             assert timing["per_s"] == pytest.approx(done / timing["median_s"])
@@ -98,6 +106,9 @@ class TestRows:
                 timing["bytes"] / timing["median_s"] / row["copy_bytes_per_s"]
             )
             assert row["memory"]["peak_bytes"] > row["memory"]["storage_bytes"] > 0
+            assert "run_peak_bytes" in row["memory"]
+            made = f"make('pendulum', horizon={HORIZON}, sqp_iter=4, admm_iter=30)"
+            assert made in row["generator"]
 
     def test_compilation_is_told_apart(self, bench):
         _, (first, second), _, _ = bench
@@ -160,7 +171,14 @@ class TestRows:
         text = mpc_report.line(rows[0])
         assert len(text) == len(mpc_report.HEADER)
         assert "WRONG" not in text
-        assert "SQP iterations/s of pendulum" in mpc_report.summary(rows)
+        engine = rows[0]["settings"]["engine"]
+        assert text.startswith(f"default        {engine:<8}float32")
+        summary = mpc_report.summary(rows)
+        assert "SQP iterations/s of pendulum (N = 3, 4 x 30, default, engine" in summary
+        (latency,) = [line for line in summary.splitlines() if "in the loop" in line]
+        assert latency.startswith("a solve of batch 2 takes ")
+        large = {**rows[0], "latency": {**rows[0]["latency"], "call_ms": None}}
+        assert "in the loop" not in mpc_report.summary([large])
 
 
 class TestWrongResults:
@@ -321,7 +339,7 @@ class TestPhases:
 
 class TestCounts:
     def test_bytes_of_an_iteration(self):
-        solver = build_solver("default", "quadrotor", 4, "float32").solver
+        solver = build_solver("default", MPCSetup("quadrotor", 4), "float32").solver
         program, n, m = mpc_bytes.program_of(solver), 5 * 16, 28 + 3 * 16 + 4
         dense = np.zeros((n + m, n + m), dtype=bool)
         pattern = program.elimination.L_pattern
@@ -359,10 +377,12 @@ def test_a_variant_that_cannot_be_is_a_row(monkeypatch):
     assert row["skipped"] == "SettingsError: Two sides would share too much."
 
 
-def on_gpu(row, **changes):
+def on_gpu(row, *, admm_iterations=50, **changes):
     """A row as a GPU might have written it."""
-    system = {**row["system"], "name": "cartpole"}
-    return {**row, "platform": "gpu", "system": system, **changes}
+    system = {**row["system"], "name": "cartpole", "horizon": 100}
+    counts = {"sqp_iterations": 10, "admm_iterations": admm_iterations}
+    settings = {**row["settings"], **counts}
+    return {**row, "platform": "gpu", "system": system, "settings": settings, **changes}
 
 
 class TestPlots:
@@ -382,11 +402,34 @@ class TestPlots:
         assert len(plot.latest([*rows, *fake])) == 4  # systems do not hide each other
         rates, _ = mpc_plot.figure_of(fake).axes
         (marks,) = [line for line in rates.get_lines() if "published" in str(line.get_label())]
-        assert list(marks.get_ydata()) == list(mpc_report.PUBLISHED["cartpole"].values())
+        published = mpc_report.PUBLISHED["cartpole", 100, 10, 50]
+        assert list(marks.get_ydata()) == list(published.values())
         expected = fake[0]["sqp"]["per_s"] / 7.8e3
         assert mpc_report.speedup(fake[0]) == pytest.approx(expected)
         assert mpc_report.speedup(rows[0]) is None
         assert "the published implementation" in mpc_report.summary(fake[:1])
+
+    def test_other_iterations_are_another_benchmark(self, bench):
+        """They hide no rows, share no panel, and are not compared with the published rates."""
+        _, rows, _, _ = bench
+        both = [on_gpu(rows[0], batch=1000), on_gpu(rows[0], batch=1000, admm_iterations=25)]
+        assert mpc_report.speedup(both[0]) is not None
+        assert mpc_report.speedup(both[1]) is None
+        assert plot.latest(both) == both
+        assert len(mpc_plot.figure_of(both).axes) == 4
+        other = {**both[1], "solver": "sparse"}
+        assert mpc_ablation.mpc_bars([both[0], other]) == {}
+
+    def test_no_roof_for_what_stays_on_chip(self, bench):
+        _, rows, _, _ = bench
+        staged = {**rows[0], "settings": {**rows[0]["settings"], "engine": "staged"}}
+        onchip = {**rows[0], "settings": {**rows[0]["settings"], "engine": "onchip"}}
+        for row, drawn in ((staged, True), (onchip, False)):
+            rates, _ = mpc_plot.figure_of([row]).axes
+            texts = [text.get_text() for text in rates.texts]
+            assert any("memory roof" in text for text in texts) is drawn
+            assert ("memory roof" in mpc_report.summary([row])) is drawn
+            assert len(mpc_report.line(row)) == len(mpc_report.HEADER)
 
     def test_missing_phases_are_said(self, bench):
         _, rows, _, _ = bench
@@ -398,7 +441,8 @@ class TestPlots:
         slow = {**rows[1]["sqp"], "per_s": rows[1]["sqp"]["per_s"] / 4}
         other = {**rows[1], "solver": "sparse", "sqp": slow}
         bars = mpc_ablation.mpc_bars([*rows, other])
-        assert bars == {"pendulum": {VARIANTS["sparse"].label: {33: pytest.approx(0.25)}}}
+        title = f"pendulum, N = {HORIZON}, 4 SQP x 30 ADMM"
+        assert bars == {title: {VARIANTS["sparse"].label: {33: pytest.approx(0.25)}}}
         layout = [
             {
                 "solver": name,
@@ -439,6 +483,8 @@ class TestSettings:
             (["--steps", "0"], "steps must be at least 1, got 0."),
             (["--horizon", "-1"], "horizon must be at least 1, got -1."),
             (["--sample", "0"], "sample must be at least 1, got 0."),
+            (["--sqp-iter", "0"], "sqp_iter must be at least 1, got 0."),
+            (["--admm-iter", "-5"], "admm_iter must be at least 1, got -5."),
         ],
     )
     def test_mistakes_are_one_line(self, capsys, tmp_path, arguments, message):
@@ -448,13 +494,15 @@ class TestSettings:
         assert captured.err.count("\n") == 1
         assert not (tmp_path / "rows").exists()
 
-    @pytest.mark.parametrize("name", ["cartpole", "quadrotor", "quadrotor_obstacles", "linear"])
+    @pytest.mark.parametrize("name", list(systems.SYSTEMS))
     def test_help(self, capsys, name):
         with pytest.raises(SystemExit, match="0"):
             main(["bench", name, "--help"])
         text = capsys.readouterr().out
         for option in ("--batch", "--steps", "--variants", "--sample", "--cold", "--no-profile"):
             assert option in text
+        assert "--sqp-iter" in text
+        assert "--admm-iter" in text
         assert "--baselines" not in text
 
 

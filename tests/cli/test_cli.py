@@ -13,6 +13,7 @@ import pytest
 
 from warpmpc.cli import environment
 from warpmpc.cli.main import COMMANDS, build_parser, main
+from warpmpc.codegen.cache import cache_folder
 
 
 def python(code: str) -> str:
@@ -38,8 +39,10 @@ def test_info_json(capsys):
 def test_info_text_names_everything(capsys):
     assert main(["info"]) == 0
     text = capsys.readouterr().out
-    for word in (*environment.REQUIRED, *environment.OPTIONAL, "Devices", "cpu:0", "Kernel cache"):
+    for word in (*environment.REQUIRED, *environment.OPTIONAL, "Devices", "cpu:0"):
         assert word in text
+    for folder in (environment.warp_cache_folder(), cache_folder()):
+        assert f" {folder} " in text
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -155,7 +158,7 @@ def test_reader_may_stop_early():
 
 @pytest.mark.parametrize(
     ("driver", "plugin", "advice"),
-    [(False, None, "No NVIDIA driver"), (True, None, "warpmpc[cuda]"), (True, "1", "nvidia-smi")],
+    [(False, None, "No NVIDIA driver"), (True, None, "jax[cuda13]"), (True, "1", "nvidia-smi")],
 )
 def test_missing_cuda_is_explained(monkeypatch, tmp_path, driver, plugin, advice):
     monkeypatch.setattr(environment, "NVIDIA_DRIVER", tmp_path if driver else tmp_path / "none")
@@ -168,7 +171,7 @@ def test_missing_cuda_is_explained(monkeypatch, tmp_path, driver, plugin, advice
 def test_missing_packages_are_explained(monkeypatch):
     monkeypatch.setattr(environment, "version_of", lambda name: None)
     found = {f.name: f for f in environment.features(on_cuda=False)}
-    assert "'warpmpc[viz]'" in found["figures"].detail
+    assert "pip install matplotlib" in found["figures"].detail
     assert "pip install nvmath-python" in found["cuDSS baseline"].detail
 
 

@@ -67,7 +67,7 @@ def test_wrong_result_is_the_exit_code(monkeypatch, tmp_path, result, capsys):
     assert main(["demo", "ldl", "--figure", str(tmp_path / "demo.png")]) == 1
     text = capsys.readouterr().out
     assert "all other solutions are DIFFERENT FROM" in text
-    assert "pip install 'warpmpc[bench]'" in text
+    assert "pip install qdldl" in text
     assert (tmp_path / "demo.png").exists()
 
 

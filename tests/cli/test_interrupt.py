@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from warpmpc._errors import SettingsError
 from warpmpc.bench import record
 from warpmpc.cli import info
 from warpmpc.cli.main import main
 from warpmpc.viz import style
-from warpmpc.viz.files import replaced
+from warpmpc.viz.files import check_writable, replaced
 
 # A command that takes for ever, as a program of its own.
 ENDLESS = """
@@ -125,3 +126,11 @@ def test_rows_are_appended_as_a_whole(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         record.append_row(path, row)
     assert record.read_rows(path) == [row, row]
+
+
+def test_a_file_is_tried_before_the_work(tmp_path):
+    check_writable(tmp_path / "new" / "a.png")
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "a.png").mkdir()
+    with pytest.raises(SettingsError, match="is a folder; name a file"):
+        check_writable(tmp_path / "a.png")

@@ -201,6 +201,7 @@ def test_plain_demo_lists_all(capsys):
         (["car", "--batch", "0"], "--batch must be at least 1, got 0"),
         (["car", "--seed", "-2"], "--seed must be at least 0, got -2"),
         (["car", "--out", "a.mp4"], "a.mp4 must end in one of .gif, .png"),
+        (["car", "--out", "/dev/null/a.gif"], "a.gif cannot be written: Not a directory."),
         (["qp", "--seed", "1"], "--seed is for closed loops: pendulum"),
         (["qp", "--out", "a.gif"], "demo qp does not move"),
     ],

@@ -143,6 +143,7 @@ def test_figure(solved, tmp_path):
         (["pendulum", "--batch", "0"], "--batch must be at least 1, got 0"),
         (["pendulum", "--seed", "-1"], "--seed must be at least 0, got -1"),
         (["pendulum", "--out", "a.txt"], "must end in one of .npz, .json, .png"),
+        (["pendulum", "--out", "/dev/null/a.npz"], "a.npz cannot be written: Not a directory"),
         (["pendulum", "--engine", "fast"], "Unknown engine 'fast'"),
     ],
 )

@@ -25,6 +25,7 @@ SLOW = {
     "docs/debugging.md",
     "docs/gradients.md",
     "docs/mpc.md",
+    "docs/own_problem.md",
     "docs/qp.md",
     "docs/quickstart.md",
 }
@@ -38,6 +39,7 @@ COMPARED = {
     "docs/ldl.md": 1,
     "docs/mpc.md": 2,
     "docs/onchip.md": 8,
+    "docs/own_problem.md": 7,
     "docs/problems.md": 13,
     "docs/qp.md": 4,
     "docs/quickstart.md": 4,

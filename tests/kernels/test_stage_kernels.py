@@ -261,9 +261,15 @@ def run_script(folder: Path, **more: str) -> str:
         **more,
     }
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "default::ResourceWarning", "-c", SCRIPT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
+    assert "ResourceWarning" not in done.stderr
+    assert "NVIDIA CUDA driver" not in done.stderr
     return done.stderr
 
 

@@ -52,6 +52,17 @@ def test_cause(found, b):
     assert cause in report.cause
 
 
+def test_rows_that_stay_violated_are_named(solution):
+    """Also where the line search gave up before the QP was found infeasible."""
+    status = np.asarray(solution.status).copy()
+    status[[0, 1]] = wm.MPCStatus.LINE_SEARCH_FAILED
+    stuck = replace(solution, status=status, kkt_residual=np.ones(BATCH))
+    causes = {r.index: r.cause for r in wm.diagnose(stuck, *troubled(), worst=BATCH).worst}
+    assert causes[1].startswith("rows stay violated: walls[0] at node 0 by 0.")
+    assert "make them soft" in causes[1]
+    assert causes[0].startswith("nothing improves along the direction (KKT residual 1)")
+
+
 def test_worst_comes_first(found, solution):
     order = [wm.MPCStatus[s] for s in ("NON_FINITE", "QP_INFEASIBLE", "LINE_SEARCH_FAILED")]
     places = [order.index(report.status) for report in found.worst]
@@ -94,7 +105,7 @@ def test_history_is_that_of_the_solution(found, solution):
 def test_text(found):
     text = str(found)
     assert f"{BATCH} instances: " in text
-    assert "failed: 1, 2, 4, 5, 6, 7" in text
+    assert "failed: 1, 2, 4, 5, 6, 7, 8" in text
     for word in ("Violated rows", "walls[0]", "Worst instances", "x0[1] is NaN", "iteration"):
         assert word in text
     assert "note:" not in text

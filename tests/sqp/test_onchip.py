@@ -23,6 +23,7 @@ from onchip_cases import (
 )
 from sqp_cases import FIXED, FIXED_QP, DenseSQP, arm, soft_arm
 from warpmpc import LineSearchSettings, MPCSolver, MPCStatus, Soft
+from warpmpc.codegen import lane_text
 from warpmpc.sqp import onchip as module
 from warpmpc.systems import car, cartpole
 
@@ -103,6 +104,15 @@ def compare(name, engine):
 
 @pytest.mark.parametrize("name", COMPARED)
 def test_equals_the_staged_engine(name):
+    compare(name, "staged")
+
+
+@pytest.mark.parametrize(
+    "name", ["exact_merit", *(pytest.param(n, marks=pytest.mark.slow) for n in ("soft", "crane"))]
+)
+def test_long_loops_are_folded(name, monkeypatch):
+    """One text for both solves of an iteration, and for all levels of the reduction."""
+    monkeypatch.setattr(lane_text, "_LONGEST_LOOP", 0)
     compare(name, "staged")
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import casadi as ca
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
 
+from mpc_cases import WholeProblem
 from warpmpc import OCP, ADMMSettings, MPCSolver, QPSolver, SettingsError, SQPSettings
 from warpmpc.symbolic import stage_program, trial, typical
 from warpmpc.symbolic.elimination import eliminate
@@ -167,7 +170,7 @@ class TestOrders:
         monkeypatch.setattr(stage_program, "_LARGEST_ERROR", np.inf)
         least = build_stage_program(*args)
         assert least.n_L == 9565
-        assert best < 1e-2 * system.typical.error(least.elimination)
+        assert best < 2e-2 * system.typical.error(least.elimination)
 
     def test_safe_order_where_trials_fail(self, monkeypatch):
         """All weak variables wait, as without numbers."""
@@ -178,15 +181,69 @@ class TestOrders:
         found = build_stage_program(*args, system.typical)
         assert found.n_L == build_stage_program(*args).n_L == 11242
 
-    def test_scaled_problems_are_not_tried(self):
-        """Their K is another one."""
-        assert MPCSolver(pendulum.make().problem).qp.system.typical is None
+    def test_nearly_the_least_error(self, monkeypatch):
+        """Half a digit is no reason for more fill; a whole one is."""
+        solver = solver_of("linear")
+        system = solver.qp.system
+        args = (system.kkt, stages(solver), system.weak, system.typical)
+        errors = {11242: 2e-4, 13862: 1e-4}
+        monkeypatch.setattr(trial.TypicalSystem, "error", lambda _, e: errors.get(e.nnz_L, 1.0))
+        assert build_stage_program(*args).n_L == 11242
+        errors[11242] = 1e-3
+        assert build_stage_program(*args).n_L == 13862
+
+
+def near_the_obstacle(problem):
+    """Plan of a car that drives through the obstacle, and multipliers that push it out."""
+    z = np.zeros(problem.n_vars)
+    px = np.linspace(-12, 0, problem.x_rows.shape[0])
+    z[problem.x_rows] = np.stack([px, 0 * px + 0.1, 0 * px + 0.1, 0 * px + 3.0], axis=1)
+    y = 10 * np.random.default_rng(0).normal(size=problem.n_cons)
+    is_obstacle = np.array([name.startswith("obstacle") for name in problem.row_names])
+    inside = np.hypot(px[1:] + 7, 0.1) < 2.1
+    y[is_obstacle] = np.where(inside, -50, 0)
+    return z, y
+
+
+def projected_hessian(whole, z, p, y):
+    """Of the Lagrangian; variables that it does not couple are projected for themselves."""
+    hessian = ca.hessian(whole.cost + ca.dot(ca.DM(y), whole.g), whole.z)[0]
+    dense = whole.value(hessian, z, p)
+    _, labels = connected_components(sp.csr_matrix(dense), directed=False)
+    for label in np.unique(labels):
+        members = np.ix_(labels == label, labels == label)
+        eigenvalues, vectors = np.linalg.eigh(dense[members])
+        dense[members] = (vectors * np.maximum(eigenvalues, 0)) @ vectors.T
+    return dense
+
+
+@pytest.mark.parametrize("scaling", [0, 10])
+def test_curvature_that_takes_all_weight(scaling):
+    """Positions near the obstacle have no weight of their own; before, two digits were left.
+
+    All instances of the car ended without a finite direction in their second SQP iteration.
+    """
+    settings = SQPSettings(qp=ADMMSettings(scaling=scaling))
+    solver = MPCSolver(car.make().problem, settings)
+    problem, system = solver.problem, solver.qp.system
+    (z, y), p = near_the_obstacle(problem), np.nan_to_num(problem.defaults)
+    whole = WholeProblem(problem)
+    P = projected_hessian(whole, z, p, y)
+    assert (P[np.arange(0, 180, 6), np.arange(0, 180, 6)] == 0).sum() > 10
+    A = whole.value(ca.jacobian(whole.g, whole.z), z, p)
+    at = solver.programs.assembly
+    upper, rows = (M[k.row_idx, k.col_idx] for M, k in ((P, at.P_pattern), (A, at.A_pattern)))
+    qp = HostQP(upper, z, rows, y, y)
+    true = typical_system(system.kkt, qp, least_rho(at, (1.0, 1000.0, 1e-6)), 1e-6)
+    two = build_two_sided_program(system.kkt, stages(solver), system.weak, system.typical)
+    for program in (solver.qp.loop.program, two):
+        assert true.error(program.elimination) < 5e-5
 
 
 FIXED = SQPSettings(mode="fixed", qp=ADMMSettings(check_every=0, adaptive_rho_every=0, scaling=0))
 
 
-def chain(cost):
+def chain(cost, settings=FIXED):
     """x_next = x + u with bounds of all kinds at the first node."""
     x, u, limit = ca.SX.sym("x"), ca.SX.sym("u"), ca.SX.sym("limit")
     ocp = OCP(x, u, {"limit": limit}, horizon=2, dt=0.1)
@@ -195,7 +252,7 @@ def chain(cost):
     ocp.subject_to(-limit, u, limit, name="by_parameter", at=[0])
     ocp.subject_to(-1, u, 1, name="known", at=[0])
     ocp.subject_to(-limit, x + u, limit, name="of_two", at=[0])
-    return MPCSolver(ocp, FIXED)
+    return MPCSolver(ocp, settings)
 
 
 class TestTypical:
@@ -212,6 +269,32 @@ class TestTypical:
         assert set.union(*by_name.values()) == {100.0}
         system = solver.qp.system.typical
         np.testing.assert_allclose(system.values[system.kkt.rho_to_K], -1 / found)
+
+    def test_rho_grows_by_adaptation_or_scaling(self):
+        """But not that of free rows."""
+        fixed = chain(lambda x, u: x**2 + u**2).qp.system.typical
+        for change in ({"adaptive_rho_every": 50}, {"scaling": 10}):
+            settings = replace(FIXED, qp=replace(FIXED.qp, **change))
+            grown = chain(lambda x, u: x**2 + u**2, settings).qp.system.typical
+            ratio = fixed.values / grown.values
+            assert set(np.round(ratio, 9)) == {1.0, 10.0}
+            is_grown = np.isin(np.arange(ratio.size), fixed.kkt.rho_to_K) & (fixed.values > -1e6)
+            np.testing.assert_allclose(ratio[is_grown], 10)
+            np.testing.assert_allclose(ratio[~is_grown], 1)
+
+    @pytest.mark.parametrize("coupled", [0, 1])
+    def test_weights_that_may_vanish(self, coupled):
+        """They do in every other stage, and with them what couples them; constants stay."""
+        solver = chain(lambda x, u: 1 - ca.cos(x) + u**2 + coupled * x * u)
+        system = solver.qp.system.typical
+        kkt = system.kkt
+        K = sp.csc_matrix((system.values, kkt.K_pattern.row_idx, kkt.K_pattern.col_ptr)).toarray()
+        P = K[: kkt.n_vars, : kkt.n_vars] - 1e-6 * np.eye(kkt.n_vars)
+        assert solver.problem.var_stage.tolist() == [0, 0, 1, 1, 2]
+        certain = 0 if coupled else 2  # a block is projected as a whole
+        wanted = np.diag([0, certain, np.cos(0.3), 2, 0])
+        wanted[2, 3] = coupled
+        np.testing.assert_allclose(P, wanted, atol=1e-12)
 
     def test_unknown_numbers(self):
         assert chain(lambda x, u: ca.sqrt(x - 10) + u**2).qp.system.typical is None

@@ -67,7 +67,9 @@ def test_figure_shows_the_numbers(solution):
     bounds = np.array([line.get_ydata() for line in lines[BATCH:]])
     np.testing.assert_array_equal(bounds, np.array([[-2] * 5, [2] * 5]))
     assert force.lines[0].get_drawstyle() == "steps-post"
-    assert [bar.get_width() for bar in counts.patches] == [4, 2, 1, 3]
+    assert force.lines[0].get_xdata().tolist() == [0, 1, 2, 3, 4]  # held until the last node
+    assert force.lines[0].get_ydata()[-1] == force.lines[0].get_ydata()[-2]
+    assert [bar.get_width() for bar in counts.patches] == [3, 2, 2, 3]
     (mark,) = place.texts
     assert "instance" in mark.get_text()
 
@@ -78,6 +80,32 @@ def test_history_has_a_panel(solution):
     axes = wm.plot(recorded, x0, params).axes
     assert [panel.get_title("left") for panel in axes][3] == "KKT residual"
     assert axes[3].get_yscale() == "log"
+    assert axes[3].get_ylim() == (1e-5, 1)
+
+
+def test_residuals_within_a_decade_have_labels_that_fit(solution):
+    history = History(*[np.full((BATCH, 6), 3e5)] * 5)
+    figure = wm.plot(replace(solution[0], history=history))
+    figure.canvas.draw()
+    axis = figure.axes[3].yaxis
+    assert figure.axes[3].get_ylim() == (1e5, 1e6)
+    assert not any(label.get_text() for label in axis.get_ticklabels(minor=True))
+
+
+@pytest.mark.parametrize("node", [0, 4])
+def test_the_mark_lies_inside_its_panel(solution, node):
+    x0, params = troubled()
+    problem = solution[0].layout.problem
+    z = np.zeros_like(solution[0].z)
+    z[1, problem.names["place"][node]] = 5.0  # instance 1, far outside of the walls
+    figure = wm.plot(replace(solution[0], z=z), x0, params)
+    figure.canvas.draw()
+    for axes in figure.axes[:3]:
+        (mark,) = axes.texts
+        assert "instance" in mark.get_text()
+        panel, text = axes.get_window_extent(), mark.get_window_extent()
+        assert panel.x0 <= text.x0
+        assert text.x1 <= panel.x1
 
 
 def test_few_instances_and_all_good(solution):
@@ -97,5 +125,5 @@ def test_picture_is_written(solution, tmp_path):
 
 def test_without_matplotlib(solution, monkeypatch):
     monkeypatch.setattr(style, "find_spec", lambda name: None)
-    with pytest.raises(wm.WarpMPCError, match=r"pip install 'warpmpc\[viz\]'"):
+    with pytest.raises(wm.WarpMPCError, match=r"pip install matplotlib"):
         wm.plot(solution[0])

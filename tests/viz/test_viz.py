@@ -93,5 +93,5 @@ def test_errors(tmp_path, monkeypatch):
     with pytest.raises(SettingsError, match="is not a folder"):
         plot_pattern(cartpole(3), occupied)
     monkeypatch.setattr(style, "find_spec", lambda name: None)
-    with pytest.raises(WarpMPCError, match=r"pip install 'warpmpc\[viz\]'"):
+    with pytest.raises(WarpMPCError, match=r"pip install matplotlib"):
         plot_pattern("cartpole", tmp_path)

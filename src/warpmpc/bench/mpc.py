@@ -12,17 +12,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from warpmpc import systems
 from warpmpc._errors import SettingsError, WarpMPCError
 from warpmpc.bench.mpc_bytes import program_of
 from warpmpc.bench.mpc_measure import MPCCase, measure_variant
+from warpmpc.bench.mpc_setup import MPCSetup
 from warpmpc.bench.mpc_variants import DEFAULT, VARIANTS, build_solver
 from warpmpc.bench.record import Row
 from warpmpc.bench.runner import Runner
 from warpmpc.bench.sweep import Step, Sweep, steps_of
 from warpmpc.bench.timing import Measured
 
-_COPIES = 4  # of the state of all instances that may live at once
+# Of the state of all instances: how many may live at once; on chip, results replace their start.
+_COPIES, _COPIES_ONCHIP = 4, 2
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class MPCBenchSettings(Sweep):
         system: A key of `systems.SYSTEMS`.
         steps: Of the measured closed loop; None: those of the system.
         horizon: None: that of the benchmark.
+        sqp_iter: SQP iterations per solve; None: as benchmarked.
+        admm_iter: ADMM iterations per QP; None: as benchmarked.
         sample: Instances that are checked against float64.
         cold: Whether kernels are built as on a new machine, without any cache.
         profile: Whether to measure phases.
@@ -49,6 +52,8 @@ class MPCBenchSettings(Sweep):
     system: str = "cartpole"
     steps: int | None = None
     horizon: int | None = None
+    sqp_iter: int | None = None
+    admm_iter: int | None = None
     sample: int = 256
     cold: bool = False
     profile: bool = True
@@ -57,14 +62,16 @@ class MPCBenchSettings(Sweep):
     def __post_init__(self) -> None:
         """Refuses what cannot be measured."""
         super().__post_init__()
-        if self.system not in systems.SYSTEMS:
-            raise SettingsError(
-                f"Unknown system {self.system!r}; choose from {list(systems.SYSTEMS)}."
-            )
-        for name in ("steps", "horizon", "sample"):
+        _ = self.setup  # refuses unknown systems and sizes
+        for name in ("steps", "sample"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingsError(f"{name} must be at least 1, got {value}.")
+
+    @property
+    def setup(self) -> MPCSetup:
+        """What is solved."""
+        return MPCSetup(self.system, self.horizon, self.sqp_iter, self.admm_iter)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,7 +97,7 @@ class MPCRunner(Runner):
     benchmark = "mpc"
     timings = ("sqp",)
     references: ClassVar[dict[str, str]] = {}
-    details = ("compile", "counted", "phases")
+    details = ("compile", "counted", "phases", "latency")
 
     def __init__(self, settings: MPCBenchSettings):
         """Keeps what all rows share."""
@@ -99,11 +106,10 @@ class MPCRunner(Runner):
 
     def system(self, step: Step) -> Row:
         """Dimensions of the problem and of its QPs; entries of L in the order of `DEFAULT`."""
-        settings = self._settings
-        built = build_solver(DEFAULT, settings.system, settings.horizon, step.dtype)
+        built = build_solver(DEFAULT, self._settings.setup, step.dtype)
         problem, qp = built.system.problem, built.solver.qp
         return {
-            "name": settings.system,
+            "name": self._settings.system,
             "horizon": problem.horizon,
             "n_x": built.system.n_x,
             "n_u": built.system.n_u,
@@ -123,8 +129,7 @@ class MPCRunner(Runner):
         """Initial states of the benchmark."""
         settings = self._settings
         return MPCCase(
-            settings.system,
-            settings.horizon,
+            settings.setup,
             step.batch,
             step.dtype,
             steps=settings.steps,
@@ -141,9 +146,8 @@ class MPCRunner(Runner):
 
     def _obstacle(self, step: Step) -> str | None:
         """Some variants do not suit all systems."""
-        settings = self._settings
         try:
-            build_solver(step.solver, settings.system, settings.horizon, step.dtype)
+            build_solver(step.solver, self._settings.setup, step.dtype)
         except WarpMPCError as error:
             return f"{type(error).__name__}: {error}"
         return super()._obstacle(step)
@@ -151,8 +155,9 @@ class MPCRunner(Runner):
     def bytes_wanted(self, step: Step) -> int:
         """Trajectories, and the state of all instances; solves work in parts that fit."""
         settings = self._settings
-        built = build_solver(DEFAULT, settings.system, settings.horizon, step.dtype)
+        built = build_solver(step.solver, settings.setup, step.dtype)
         problem, steps = built.system.problem, settings.steps or built.system.steps
         state = 2 * (problem.n_vars + problem.n_cons) + problem.n_params
+        copies = _COPIES_ONCHIP if built.solver.engine == "onchip" else _COPIES
         seen = steps * (built.system.n_x + built.system.n_u + 10)
-        return step.batch * np.dtype(step.dtype).itemsize * (_COPIES * state + seen)
+        return step.batch * np.dtype(step.dtype).itemsize * (copies * state + seen)

@@ -14,6 +14,7 @@ from warpmpc._errors import ProblemError
 from warpmpc.bench.mpc_variants import DEFAULT, VARIANTS
 from warpmpc.bench.plot import COLORS, latest, short_size, subtitle
 from warpmpc.bench.record import Row, read_rows
+from warpmpc.bench.report import workload
 from warpmpc.viz import style
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def mpc_bars(rows: Sequence[Row]) -> dict[str, Bars]:
     rates: dict[str, Bars] = {}
     for row in rows:
         if row["dtype"] == "float32":
-            of_system = rates.setdefault(row["system"]["name"], {})
+            of_system = rates.setdefault(_title(row), {})
             of_system.setdefault(row["solver"], {})[row["batch"]] = row["sqp"]["per_s"]
     panels = {}
     for name, of_system in rates.items():
@@ -61,6 +62,11 @@ def mpc_bars(rows: Sequence[Row]) -> dict[str, Bars]:
         if bars:
             panels[name] = {VARIANTS[solver].label: bars[solver] for solver in bars}
     return panels
+
+
+def _title(row: Row) -> str:
+    name, horizon, sqp_iterations, admm_iterations = workload(row)
+    return f"{name}, N = {horizon}, {sqp_iterations} SQP x {admm_iterations} ADMM"
 
 
 def layout_bars(rows: Sequence[Row]) -> dict[str, Bars]:

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc import systems
 from warpmpc.bench.mpc_loop import MOST_PARTS, RESIDUALS, MeasuredLoop, checked_steps
+from warpmpc.bench.mpc_setup import MPCSetup
 from warpmpc.bench.mpc_variants import build_solver
 from warpmpc.sim.rollout import rollout
 from warpmpc.sim.types import Rollout
@@ -123,11 +123,10 @@ class Reference:
         solver: Of closed loops.
     """
 
-    def __init__(self, system_name: str, horizon: int | None):
+    def __init__(self, setup: MPCSetup):
         """Builds both solvers; single solves use the sparse engine."""
-        options = {} if horizon is None else {"horizon": horizon}
         with jax.enable_x64(True):
-            self.system = systems.make(system_name, **options)
+            self.system = setup.make()
             problem, settings = self.system.problem, self.system.settings
             self.solver = MPCSolver(problem, settings, dtype="float64")
             self._other = MPCSolver(problem, settings, dtype="float64", engine="sparse")
@@ -150,9 +149,9 @@ class Reference:
 
 
 @cache
-def reference(system_name: str, horizon: int | None) -> Reference:
+def reference(setup: MPCSetup) -> Reference:
     """The reference of a system, built once."""
-    return Reference(system_name, horizon)
+    return Reference(setup)
 
 
 def sample_loop(system: System, solver: MPCSolver, size: int) -> dict[str, Any]:
@@ -163,16 +162,16 @@ def sample_loop(system: System, solver: MPCSolver, size: int) -> dict[str, Any]:
 
 
 @cache
-def _sample_here(name: str, system_name: str, horizon: int | None, dtype: str, size: int) -> Any:
+def _sample_here(name: str, setup: MPCSetup, dtype: str, size: int) -> Any:
     """The same with a variant; once for all batch sizes."""
-    built = build_solver(name, system_name, horizon, dtype)
+    built = build_solver(name, setup, dtype)
     return sample_loop(built.system, built.solver, size)
 
 
 @cache
-def _sample_exact(system_name: str, horizon: int | None, size: int) -> Any:
+def _sample_exact(setup: MPCSetup, size: int) -> Any:
     """The same in float64."""
-    oracle = reference(system_name, horizon)
+    oracle = reference(setup)
     with jax.enable_x64(True):
         return sample_loop(oracle.system, oracle.solver, size)
 
@@ -215,7 +214,7 @@ def _quantiles(values: np.ndarray) -> dict[str, float | None]:
 def judge(
     loop: MeasuredLoop,
     where: np.ndarray,
-    key: tuple[str, str, int | None, str],
+    key: tuple[str, MPCSetup, str],
     size: int,
     *,
     full_loops: bool = True,
@@ -225,12 +224,12 @@ def judge(
     Args:
         loop: The whole batch.
         where: Instances whose starts were kept.
-        key: Variant, system, horizon and dtype.
+        key: Variant, setup and dtype.
         size: Of the sample of full-length loops.
         full_loops: Whether to run that sample.
     """
-    _, system_name, horizon, dtype = key
-    oracle = reference(system_name, horizon)
+    _, setup, dtype = key
+    oracle = reference(setup)
     found = figures(oracle.system, loop.rollout)
     control = deviation(loop.rollout, oracle.controls(loop, MOST_PARTS * size), where)
     median, p95 = CONTROL_LIMITS[dtype]
@@ -242,7 +241,7 @@ def judge(
     }
     sample = None
     if full_loops:
-        here, exact = _sample_here(*key, size), _sample_exact(system_name, horizon, size)
+        here, exact = _sample_here(*key, size), _sample_exact(setup, size)
         sample = {"size": size, "steps": here["steps"], "here": here, "float64": exact}
         limits |= _sample_limits(exact)
         checks |= _sample_checks(found, here, limits)

@@ -13,8 +13,10 @@ import numpy as np
 from warpmpc.bench.checking import spread
 from warpmpc.bench.mpc_accuracy import judge
 from warpmpc.bench.mpc_bytes import counted_bytes, onchip_bytes, program_of
+from warpmpc.bench.mpc_latency import latency
 from warpmpc.bench.mpc_loop import MeasuredLoop, closed_loop, continued
 from warpmpc.bench.mpc_phases import measure_phases, split_launch
+from warpmpc.bench.mpc_setup import MPCSetup
 from warpmpc.bench.mpc_variants import DEFAULT, Built, build_solver, settings_of
 from warpmpc.bench.record import Row
 from warpmpc.bench.timing import Measured, Program, build, measure
@@ -36,8 +38,7 @@ class MPCCase:
 
     def __init__(
         self,
-        system_name: str,
-        horizon: int | None,
+        setup: MPCSetup,
         batch: int,
         dtype: str,
         *,
@@ -48,24 +49,23 @@ class MPCCase:
         """Draws with the seed of the benchmark.
 
         Args:
-            system_name: A key of `systems.SYSTEMS`.
-            horizon: None: that of the benchmark.
+            setup: What is solved.
             batch: Number of instances.
             dtype: "float32" or "float64".
             steps: None: those of the system.
             sample: Most instances to compare with float64.
             full_loops: Whether full-length loops of a sample are judged, too.
         """
-        self.system_name, self.horizon, self.batch, self.dtype = system_name, horizon, batch, dtype
-        system = build_solver(DEFAULT, system_name, horizon, dtype).system
+        self.setup, self.batch, self.dtype = setup, batch, dtype
+        system = build_solver(DEFAULT, setup, dtype).system
         self.x0 = jnp.asarray(system.sample(batch), dtype=dtype)
         self.steps, self.sample = steps or system.steps, sample
         self.full_loops = full_loops
         self.where = spread(batch, sample)
-        self.generator = f"warpmpc.systems.make({system_name!r}).sample({batch})"
+        self.generator = f"{setup}.sample({batch})"
 
 
-_compiled: set[tuple[str, str, int | None, str]] = set()  # of which kernels are in this process
+_compiled: set[tuple[str, MPCSetup, str]] = set()  # of which kernels are in this process
 
 
 def measure_variant(
@@ -80,7 +80,7 @@ def measure_variant(
         cold: Whether kernels are built without any cache.
         profile: Whether to measure phases.
     """
-    key = (name, case.system_name, case.horizon, case.dtype)
+    key = (name, case.setup, case.dtype)
     built = build_solver(*key)
     with empty_caches() if cold else nullcontext():
         program, loop = build(partial(closed_loop, built, case.steps, case.where), case.x0)
@@ -97,6 +97,8 @@ def measure_variant(
     timed = _Timed(program)
     seconds = {"first_call_s": program.first_call_s, "budget_s": BUDGET_S}
     time = measure(timed, case.x0, repeats=repeats, **seconds)
+    step_s = time.median_s / case.steps
+    details["latency"] = latency(built, case.x0, step_s, details["phases"])
     return Measured(
         times={"sqp": time},
         settings={
@@ -164,8 +166,11 @@ def _phases(built: Built, whole: Program, case: MPCCase, loop: MeasuredLoop) -> 
     return split_launch(row, built.solver.phase_cycles(*state))
 
 
-def _memory(program: Program, built: Built, case: MPCCase) -> dict[str, int] | None:
-    """By XLA's account; the data themselves are parameters, trajectories, QP states and factors."""
+def _memory(program: Program, built: Built, case: MPCCase) -> dict[str, int | None] | None:
+    """By XLA's account; the data themselves are parameters, trajectories, QP states and factors.
+
+    "run_peak_bytes" is the allocator's word on the first run, with all that lives beside it.
+    """
     if program.memory_bytes is None:
         return None
     problem = built.system.problem
@@ -174,4 +179,8 @@ def _memory(program: Program, built: Built, case: MPCCase) -> dict[str, int] | N
         factor = program_of(built.solver)
         values += factor.n_L + factor.n_nodes
     storage = case.batch * values * np.dtype(case.dtype).itemsize
-    return {"peak_bytes": program.memory_bytes, "storage_bytes": storage}
+    return {
+        "peak_bytes": program.memory_bytes,
+        "storage_bytes": storage,
+        "run_peak_bytes": program.peak_bytes,
+    }

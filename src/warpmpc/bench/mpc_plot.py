@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpmpc.bench.mpc_phases import PHASES, REST
-from warpmpc.bench.mpc_report import PUBLISHED
+from warpmpc.bench.mpc_report import published_rates
 from warpmpc.bench.mpc_variants import DEFAULT
 from warpmpc.bench.plot import (
     COLORS,
@@ -23,6 +23,7 @@ from warpmpc.bench.plot import (
     variants_of,
 )
 from warpmpc.bench.record import Row
+from warpmpc.bench.report import workload
 from warpmpc.viz import style
 
 if TYPE_CHECKING:
@@ -50,18 +51,18 @@ def plot_file(source: str | Path, target: str | Path) -> Path:
 
 def figure_of(rows: Sequence[Row]) -> Figure:
     """The figure of rows of one device."""
-    names = list(dict.fromkeys(row["system"]["name"] for row in rows))
-    height = TOP + len(names) * (PANEL_HEIGHT + GAP)
+    loads = list(dict.fromkeys(workload(row) for row in rows))
+    height = TOP + len(loads) * (PANEL_HEIGHT + GAP)
     figure = style.new_figure(WIDTH, height)
     style.headline(
         figure,
         "Closed-loop MPC: SQP iterations per second",
         subtitle(rows[-1], "all phases and the simulated plant included"),
     )
-    for place, name in enumerate(names):
+    for place, load in enumerate(loads):
         bottom = (height - TOP - (place + 1) * PANEL_HEIGHT - place * GAP) / height
         tall = PANEL_HEIGHT / height
-        of_system = [row for row in rows if row["system"]["name"] == name]
+        of_system = [row for row in rows if workload(row) == load]
         box = (LEFT / WIDTH, bottom, RATES_WIDTH / WIDTH, tall)
         _draw_rates(figure.add_axes(box), of_system)
         box = (SHARES_LEFT / WIDTH, bottom, SHARES_WIDTH / WIDTH, tall)
@@ -71,12 +72,11 @@ def figure_of(rows: Sequence[Row]) -> Figure:
 
 def _draw_rates(axes: Axes, rows: Sequence[Row]) -> None:
     """Variants, the published implementation, and what memory allows."""
-    system, settings = rows[-1]["system"], rows[-1]["settings"]
+    name, horizon, sqp_iterations, admm_iterations = workload(rows[-1])
     axes.set(xscale="log", yscale="log", xlabel="batch size")
     style.panel_title(
         axes,
-        f"{system['name']}, N = {system['horizon']}, {settings['sqp_iterations']} SQP x "
-        f"{settings['admm_iterations']} ADMM",
+        f"{name}, N = {horizon}, {sqp_iterations} SQP x {admm_iterations} ADMM",
     )
     place = 0
     for of_variant in variants_of(rows).values():
@@ -85,12 +85,14 @@ def _draw_rates(axes: Axes, rows: Sequence[Row]) -> None:
             labelled = [{**row, "label": f"{row['label']}, {dtype}"} for row in of_dtype]
             draw_variant(axes, labelled, "sqp", place)
             place += 1
-    published = PUBLISHED.get(system["name"])
+    published = published_rates(rows[-1])
     if published and rows[-1]["platform"] == "gpu":
         marks = {"color": style.INK, "marker": "X", "linestyle": ":", "linewidth": 1.2}
         label = "published implementation, H200"
         axes.plot(list(published), list(published.values()), label=label, **marks)
-    draw_roof(axes, rows[0], "sqp")
+    streamed = [row for row in rows if row["settings"]["engine"] != "onchip"]
+    if streamed:  # what stays on chip is not limited by memory
+        draw_roof(axes, streamed[0], "sqp")
     finish_axes(axes, sorted({row["batch"] for row in rows}))
     axes.legend(loc="lower right", frameon=False, fontsize=9, labelcolor=style.INK)
 

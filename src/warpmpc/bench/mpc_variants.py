@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from warpmpc import systems
+from warpmpc.bench.mpc_setup import MPCSetup
 from warpmpc.kernels.staged_engine import StagedKernels
 from warpmpc.kernels.tiles import tile_count
 from warpmpc.qp.kernel_loop import KernelLoop
@@ -46,6 +46,7 @@ def _staged(label: str, subject: str, **settings: Any) -> Variant:
 VARIANTS: dict[str, Variant] = {
     DEFAULT: Variant("as the library chooses", "choice"),
     "staged": Variant("streams the factor, three launches", "engine", {"engine": "staged"}),
+    "onchip": Variant("one launch per solve, one warp per problem", "engine", {"engine": "onchip"}),
     "sparse": Variant("table-driven LDL', no stages", "engine", {"engine": "sparse"}),
     "rolled": _staged("tables instead of unrolled stages", "code", code="rolled"),
     "unfused": Variant(
@@ -71,18 +72,16 @@ class Built:
 
 
 @cache
-def build_solver(name: str, system_name: str, horizon: int | None, dtype: str) -> Built:
+def build_solver(name: str, setup: MPCSetup, dtype: str) -> Built:
     """The solver of a variant, built once; no kernel is compiled yet.
 
     Args:
         name: Of the variant.
-        system_name: A key of `systems.SYSTEMS`.
-        horizon: None: that of the benchmark.
+        setup: What is solved.
         dtype: "float32" or "float64".
     """
     begin = time.perf_counter()
-    options = {} if horizon is None else {"horizon": horizon}
-    system = systems.make(system_name, **options)
+    system = setup.make()
     variant = VARIANTS[name]
     settings = replace(system.settings, **variant.settings)
     solver = MPCSolver(system.problem, settings, dtype=dtype, **variant.options)

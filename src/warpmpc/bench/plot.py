@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpmpc._errors import ProblemError
 from warpmpc.bench.record import Row, read_rows
-from warpmpc.bench.report import rate, usable
+from warpmpc.bench.report import rate, usable, workload
 from warpmpc.viz import style
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def latest(rows: Sequence[Row]) -> list[Row]:
     """Usable rows of the device measured last; of equal cases the last one counts."""
     good = usable(rows)
     newest = {
-        (row["system"]["name"], row["solver"], row["dtype"], row["batch"]): row
+        (workload(row), row["solver"], row["dtype"], row["batch"]): row
         for row in good
         if row["device"] == good[-1]["device"]
     }

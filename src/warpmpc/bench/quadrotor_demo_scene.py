@@ -25,7 +25,7 @@ class QuadrotorScene(LoopScene):
     title = "quadrotors fly to one set-point"
     counted = "within 0.1 m"
     still_at = 0.45
-    main = (-0.03, 0.0, 0.66, 0.88)
+    main = (-0.03, 0.035, 0.66, 0.86)
 
     def __init__(self, loop: LoopDemo):
         """Prepares all artists."""
@@ -86,7 +86,7 @@ def _space(figure: Any, box: Box) -> Any:
     """A quiet cube."""
     axes = figure.add_axes(box, projection="3d", computed_zorder=False)
     axes.set(xlim=(-SPACE, SPACE), ylim=(-SPACE, SPACE), zlim=(-SPACE, SPACE))
-    axes.set_box_aspect((1, 1, 0.9), zoom=1.08)
+    axes.set_box_aspect((1, 1, 0.9), zoom=1.0)
     for axis, label in ((axes.xaxis, "x [m]"), (axes.yaxis, "y [m]"), (axes.zaxis, "z [m]")):
         axis.set_pane_color((1, 1, 1, 0))
         axis.line.set_color(style.MUTED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from warpmpc.bench.record import Row
 
@@ -19,6 +20,13 @@ def left_out(rows: Sequence[Row]) -> list[str]:
         "wrong (left out)": sum(row["correct"] is False for row in rows),
     }
     return [f"{number} of {len(rows)} rows {what}" for what, number in counts.items() if number]
+
+
+def workload(row: Row) -> tuple[Any, ...]:
+    """What a row measures: rows of other sizes or numbers of iterations are not compared."""
+    system, settings = row["system"], row["settings"] or {}
+    counts = (settings.get(name) for name in ("sqp_iterations", "admm_iterations"))
+    return system["name"], system.get("horizon"), *counts
 
 
 def rate(per_s: float) -> str:

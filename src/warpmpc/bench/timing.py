@@ -10,7 +10,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -71,7 +71,7 @@ class Measured:
     settings: dict[str, Any]
     accuracy: Accuracy
     bytes_counted: dict[str, int] = field(default_factory=dict)
-    memory: dict[str, int] | None = None
+    memory: Mapping[str, int | None] | None = None
     units: int = 1
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -85,12 +85,15 @@ class Program:
         first_call_s: Seconds until the first result, compilation included.
         memory_bytes: Arguments, results and temporaries together; None if the backend cannot tell.
         compile_s: Seconds of tracing and compilation alone, kernels included.
+        peak_bytes: Most memory that the allocator held during the first call; None if it does not
+            tell, or held more before.
     """
 
     call: Callable[..., Any]
     first_call_s: float
     memory_bytes: int | None
     compile_s: float = 0.0
+    peak_bytes: int | None = None
 
 
 def build(function: Callable[..., Any], *args: Any) -> tuple[Program, Any]:
@@ -98,9 +101,13 @@ def build(function: Callable[..., Any], *args: Any) -> tuple[Program, Any]:
     start = time.perf_counter()
     compiled = jax.jit(function).lower(*args).compile()
     ready = time.perf_counter()
+    before = allocator_peak_bytes()
     result = jax.block_until_ready(compiled(*args))
     seconds = time.perf_counter() - start
-    return Program(compiled, seconds, _memory_bytes(compiled), ready - start), result
+    peak = allocator_peak_bytes()
+    raised = before is not None and peak is not None and peak > before
+    memory = (_memory_bytes(compiled), ready - start, peak if raised else None)
+    return Program(compiled, seconds, *memory), result
 
 
 def _memory_bytes(compiled: Any) -> int | None:

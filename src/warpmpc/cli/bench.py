@@ -23,6 +23,8 @@ HELP: str = "measure rates, accuracy and memory on this machine"
 EPILOG: str = epilog("""\
   warpmpc bench cartpole                          closed loops at batch sizes that suit the device
   warpmpc bench cartpole --batch 1000,10000 --json rows.jsonl
+  warpmpc bench pendulum --batch 1 --sqp-iter 5 --admm-iter 25    how long one solve takes
+  warpmpc bench cartpole --variants onchip,staged                 one launch per solve, or three
   warpmpc bench qp --dtype float32,float64 --no-baselines
   warpmpc bench NAME --help                       options of one benchmark
 
@@ -123,9 +125,18 @@ def _add_mpc(parser: argparse.ArgumentParser) -> None:
         "--steps", metavar="N", type=int, help="of the timed closed loop (default: all)"
     )
     parser.add_argument(
-        "--variants", metavar="NAME,...", help="ways to run the solver (default: default)"
+        "--variants",
+        metavar="NAME,...",
+        help="ways to run the solver: default (as the library chooses), onchip, staged, sparse, "
+        "and ablations of them (default: default)",
     )
-    parser.add_argument("--horizon", metavar="N", type=int, help="of the MPC (default: published)")
+    parser.add_argument("--horizon", metavar="N", type=int, help="of the MPC (default: see above)")
+    parser.add_argument(
+        "--sqp-iter", metavar="N", type=int, help="SQP iterations per solve (default: see above)"
+    )
+    parser.add_argument(
+        "--admm-iter", metavar="N", type=int, help="ADMM iterations per QP (default: see above)"
+    )
     parser.add_argument(
         "--sample", metavar="N", type=int, default=256, help="checked in float64 (default 256)"
     )
@@ -156,6 +167,9 @@ def run(args: argparse.Namespace) -> int:
         use_cores(args.cores)
     if "float64" in args.dtype:
         jax.config.update("jax_enable_x64", True)
+    from warpmpc.kernels.loading import keep_programs
+
+    keep_programs()
     plot = _plot_file(args.plot, f"{args.name}_bench.png")
     ours = [row for row in _measure(args) if row["kind"] == "variant"]
     print(f"rows appended to {args.json}")
@@ -216,6 +230,8 @@ def _mpc_settings(args: argparse.Namespace) -> Sweep:
         system=args.name,
         steps=args.steps,
         horizon=args.horizon,
+        sqp_iter=args.sqp_iter,
+        admm_iter=args.admm_iter,
         sample=args.sample,
         cold=args.cold,
         profile=args.profile,
@@ -259,12 +275,12 @@ def _numbers(text: str, option: str = "--batch") -> tuple[int, ...]:
 
 
 _SYSTEMS = {
-    "pendulum": "a pendulum with a weak motor",
-    "car": "a kinematic car",
-    "cartpole": "the swing-up of a cartpole (10 SQP x 50 ADMM)",
-    "quadrotor": "a quadrotor (1 SQP x 25 ADMM)",
-    "quadrotor_obstacles": "a quadrotor among cylinders (1 SQP x 100 ADMM)",
-    "linear": "the linear MPC (25 ADMM)",
+    "pendulum": "a pendulum with a weak motor (N = 64, 5 SQP x 25 ADMM)",
+    "car": "a kinematic car and a round obstacle (N = 50, 1 SQP x 25 ADMM)",
+    "cartpole": "the swing-up of a cartpole (N = 100, 10 SQP x 50 ADMM)",
+    "quadrotor": "a quadrotor (N = 40, 1 SQP x 25 ADMM)",
+    "quadrotor_obstacles": "a quadrotor among cylinders (N = 40, 1 SQP x 100 ADMM)",
+    "linear": "the linear MPC (N = 40, 1 SQP x 25 ADMM)",
 }
 BENCHMARKS: dict[str, Benchmark] = {
     "ldl": Benchmark("batched factorisations and solves", _add_ldl, _ldl_settings, "ldl"),

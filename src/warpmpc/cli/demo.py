@@ -125,17 +125,19 @@ def _run_loop(args: argparse.Namespace, batch: int, path: Path | None) -> int:
 def _picture_file(args: argparse.Namespace) -> Path | None:
     """Where the picture goes; a missing matplotlib matters only to who asked for one."""
     from warpmpc.viz import style
+    from warpmpc.viz.files import check_writable
     from warpmpc.viz.scene import check_suffix
 
     if args.out is not None or args.show:
         style.require_matplotlib()
     elif find_spec("matplotlib") is None:
-        print("no picture: matplotlib is not installed (`pip install 'warpmpc[viz]'`)")
+        print("no picture: matplotlib is not installed (`pip install matplotlib`)")
         return None
     default = f"{args.name}_demo.{'gif' if args.name in LOOPS else 'png'}"
     path = check_suffix(args.out or default)
     if args.name in BATCHES and path.suffix.lower() == ".gif":
         raise SettingsError(f"demo {args.name} does not move: --out must be a .png, .pdf or .svg.")
+    check_writable(path)
     return path
 
 

@@ -54,7 +54,7 @@ def _rate_text(result: DemoResult, name: str) -> str:
 def _qdldl_text(result: DemoResult) -> str:
     rates = result.qdldl_per_s
     if rates is None:
-        return "not installed, no comparison: `pip install 'warpmpc[bench]'`"
+        return "not installed, no comparison: `pip install qdldl`"
     each = {name: 1e6 / per_s for name, per_s in rates.items()}
     times = {name: result.per_s(name) / per_s for name, per_s in rates.items()}
     return (

@@ -11,16 +11,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+from warpmpc.codegen.cache import cache_folder
+
 REQUIRED = ("warpmpc", "jax", "jaxlib", "warp-lang", "casadi", "numpy", "scipy")
-OPTIONAL = {
-    "jax-cuda13-plugin": "cuda",
-    "matplotlib": "viz",
-    "qdldl": "bench",
-    "osqp": "test",
-    "flax": "learn",
-    "optax": "learn",
-    "nvmath-python": None,  # only a benchmark baseline, in no extra
-}
+OPTIONAL = (
+    "jax-cuda13-plugin",
+    "matplotlib",
+    "qdldl",
+    "osqp",
+    "flax",
+    "optax",
+    "nvmath-python",
+)
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -75,6 +77,7 @@ def describe() -> dict[str, object]:
         "device_error": problem,
         "cuda": on_cuda,
         "kernel_cache": str(warp_cache_folder()),
+        "text_cache": str(cache_folder()),
         "features": [feature._asdict() for feature in features(on_cuda=on_cuda, problem=problem)],
     }
 
@@ -106,7 +109,7 @@ def _cuda(*, on_cuda: bool) -> Feature:
     if not NVIDIA_DRIVER.exists():
         return Feature("CUDA", False, "No NVIDIA driver on this machine; kernels run on the CPU.")
     if version_of("jax-cuda13-plugin") is None:
-        return Feature("CUDA", False, "JAX has no CUDA support: `pip install 'warpmpc[cuda]'`.")
+        return Feature("CUDA", False, "JAX has no CUDA support: `pip install 'jax[cuda13]'`.")
     return Feature("CUDA", False, "JAX sees no GPU; check `nvidia-smi` and JAX_PLATFORMS.")
 
 
@@ -123,6 +126,4 @@ def _float64() -> Feature:
 def _optional(name: str, package: str, detail: str) -> Feature:
     if version_of(package) is not None:
         return Feature(name, True, detail)
-    extra = OPTIONAL[package]
-    target = f"'warpmpc[{extra}]'" if extra else package
-    return Feature(name, False, f"Not installed: `pip install {target}`.")
+    return Feature(name, False, f"Not installed: `pip install {package}`.")

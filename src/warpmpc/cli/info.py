@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from warpmpc._errors import SettingsError
 from warpmpc.cli.arguments import epilog
 from warpmpc.cli.environment import describe
+from warpmpc.codegen.cache import CACHE_VARIABLE
 
 if TYPE_CHECKING:
     from warpmpc.viz import PatternAnalysis
@@ -73,7 +74,9 @@ def format_environment(report: dict[str, Any]) -> str:
     for feature in report["features"]:
         mark = "yes" if feature["works"] else "no"
         lines += [f"  {mark:<4} {feature['name']:<16}{feature['detail']}"]
-    lines += ["", "Kernel cache", f"  {report['kernel_cache']}  (WARP_CACHE_PATH moves it)"]
+    lines += ["", "Where kernels are kept"]
+    lines += [f"  compiled   {report['kernel_cache']}  (WARP_CACHE_PATH moves it)"]
+    lines += [f"  generated  {report['text_cache']}  ({CACHE_VARIABLE} moves it)"]
     return "\n".join(lines)
 
 

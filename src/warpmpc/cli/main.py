@@ -13,7 +13,6 @@ import signal
 import sys
 import tempfile
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -78,9 +77,6 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one subcommand; a mistake of the user is one line on stderr, not a traceback."""
     args = build_parser().parse_args(argv)
-    # Warp leaves a folder to the end of the process, which `python -W error` would complain about.
-    pattern = "Implicitly cleaning up <TemporaryDirectory '.*wp_pch_"
-    warnings.filterwarnings("ignore", message=pattern, category=ResourceWarning)
     with _noticed_interrupts() as interrupted:
         try:
             code = COMMANDS[args.command].run(args)

@@ -59,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=("float32", "float64"), default="float32", help="(default float32)"
     )
     parser.add_argument(
-        "--engine", metavar="NAME", default="auto", help="staged, sparse or dense (default auto)"
+        "--engine",
+        metavar="NAME",
+        default="auto",
+        help="onchip, staged, sparse or dense (default auto)",
     )
     add_device(parser)
     parser.add_argument(
@@ -118,12 +121,15 @@ def _starts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _checked(path: Path) -> Path:
+    from warpmpc.viz.files import check_writable
+
     if path.suffix.lower() not in SUFFIXES:
         raise SettingsError(f"--out {path} must end in one of {', '.join(SUFFIXES)}.")
     if path.suffix.lower() in FIGURES:
         from warpmpc.viz import style
 
         style.require_matplotlib()
+    check_writable(path)
     return path
 
 

@@ -27,7 +27,7 @@ from warpmpc.symbolic.row_kinds import RowKind
 # What lanes keep between blocks: entries of L, inverse pivots, couplings with separators, the
 # right-hand side of separators, the same reduced, what goes to the next lane, the solution, and
 # what comes from both sides.
-_LONGEST_LOOP = 600  # multiply-adds; measured on an H200: 484 are faster unfolded, 700 folded
+_LONGEST_LOOP = 1000  # multiply-adds; measured on an H200: up to 700 are faster unfolded
 KEPT = ("l", "i", "e", "g", "s", "b", "y", "before", "behind")
 
 
@@ -123,7 +123,8 @@ class LaneText:
         for j, column in zip(m.elimination.order, m.elimination.columns, strict=True):
             d, number = work.need(j, j), m.place[j]
             pivot = f"p{number}"
-            work.lines.append(f"const SCALAR {pivot} = invert({d});")
+            inverse = self._pivot(j) if self._has_known_pivot(j) else f"invert({d})"
+            work.lines.append(f"const SCALAR {pivot} = {inverse};")
             if not self._has_known_pivot(j):
                 keep.append(f"({number}, i, {pivot})")
                 work.lines.append(f"SAVE_NOW{keep[-1]}")
@@ -152,7 +153,7 @@ class LaneText:
     def _pivot(self, node: Node) -> str:
         """Text of an inverse pivot."""
         if self._has_known_pivot(node):
-            return f"invert(-{self.inverse_rho(node)})"  # found by the compiler
+            return f"(-1 / {self.inverse_rho(node)})"  # found by the compiler
         return _kept("i", self._m.place[node])
 
     def loaded(self) -> list[str]:
@@ -313,11 +314,12 @@ class LaneText:
         lines = [f"FROM_BEFORE({i}, before, s, {step})" for i in nx]
         lines += [f"FROM_BEHIND({i}, behind, s, {step})" for i in nx]
         products = [f"const int first = REDUCTION + {level} * {2 * block};"]
-        for i in nx:
-            for name, place in (("before", 0), ("behind", block)):
-                terms = [f"MEM(first + {place + i * size + j}) * {_kept(name, j)}" for j in nx]
-                products.append(f"const SCALAR {name}_{i} = {' + '.join(terms)};")
-            products.append(f"{_kept('s', i)} -= before_{i} + behind_{i};")
+        for name, place in (("before", 0), ("behind", block)):
+            for j in nx:
+                products += [
+                    f"{_kept('s', i)} -= MEM(first + {place + i * size + j}) * {_kept(name, j)};"
+                    for i in nx
+                ]
         return [*lines, *_block(products)]
 
     def _update(self, node: Node) -> list[str]:

@@ -1,5 +1,22 @@
 """Native text that precedes a whole MPC solve: lanes, memory, exchange; see `onchip_native`."""
 
+from warpmpc.codegen.native_preamble import INVERT_PIVOT
+
+# On CUDA the same flags without a branch, and the inverse from an estimate and one Newton step.
+INVERT = rf"""
+#if SINGLE && defined(__CUDA_ARCH__)
+auto invert = [](float d) -> float {{
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(d));
+    inverse = fmaf(inverse, fmaf(-d, inverse, 1.0f), inverse);
+    inverse = fabsf(inverse) < TINY ? NAN : inverse;
+    return fabsf(d) < TINY ? 0.0f : inverse;
+}};
+#else
+{INVERT_PIVOT}
+#endif
+"""
+
 HEAD = r"""
 #if defined(__CUDA_ARCH__)
 typedef SCALAR Lanes;
@@ -32,6 +49,8 @@ FORGET
 #define BARRIER asm volatile("" ::: "memory");
 #define CHIEF (lane == 0)
 #define READ(base, place) __ldg((base) + (place))
+#define ENTRIES(i) const int4 entries##i = __ldg((const int4*)row + (i) * 32);
+#define ENTRY(i, letter, number) entries##i.letter
 #define NUMBER(pack) (pack)
 #define ROW_OF_LANES(row) memory[(row) * 32 + lane]
 #define MIN(a, b) LIBM(fmin)(a, b)
@@ -66,6 +85,8 @@ auto down = [](Lanes x, int h) { for (int l = 0; l + h < 32; ++l) x[l] = x[l + h
 #define BARRIER
 #define CHIEF true
 #define READ(base, place) (base)[place]
+#define ENTRIES(i) const int* entries##i = row + (i) * 128;
+#define ENTRY(i, letter, number) entries##i[number]
 #define NUMBER(pack) (pack)[0]
 #define ROW_OF_LANES(row) (*(Lanes*)(memory + (row) * 32))
 #define MIN(a, b) ((b) < (a) ? (b) : (a))

@@ -77,7 +77,7 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     }}
     SYNC
     ROLLED for (int item = 0; item < LINEARIZE_ITEMS; item += 32) EACH_LANE {{
-        const int* __restrict__ row = linearize_in.data + item + lane;
+        const int* __restrict__ row = linearize_in.data + item * LINEARIZE_WIDTH + 4 * lane;
         SCALAR* __restrict__ base = memory + lane;
         {linearize}
     }}
@@ -116,7 +116,7 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     SYNC
     CLOCK(3)
     Lanes poison_of = (Lanes)0;
-    ROLLED for (int row = 0; row < X_COUNT; ++row)
+    ROLLED_BY_8 for (int row = 0; row < X_COUNT; ++row)
         poison_of += ROW_OF_LANES(X_ROWS + row) - ROW_OF_LANES(X_ROWS + row);
     const bool tried = status != NON_FINITE && status != INVALID_BOUNDS;
     usable = tried && summed(poison_of) == 0;
@@ -148,7 +148,7 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
         EACH_LANE {{
             Pack cost = (Pack)0, squares = (Pack)0, absolute = (Pack)0, worst = (Pack)0;
             ROLLED for (int item = 0; item < EVALUATE_ITEMS; item += 32) {{
-                const int* __restrict__ row = evaluate_in.data + item + lane;
+                const int* __restrict__ row = evaluate_in.data + item * EVALUATE_WIDTH + 4 * lane;
                 const SCALAR* __restrict__ base = memory + lane;
                 {evaluate}
             }}

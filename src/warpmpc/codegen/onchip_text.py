@@ -21,15 +21,15 @@ from warpmpc.codegen.fused_search_text import (
 )
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.lane_text import LaneText
-from warpmpc.codegen.native_preamble import INVERT_PIVOT, TINY, preamble
+from warpmpc.codegen.native_preamble import TINY, preamble
 from warpmpc.codegen.onchip_check_native import OnchipChecks, qp_texts
 from warpmpc.codegen.onchip_couple_native import COUPLE, REDUCE
 from warpmpc.codegen.onchip_end_native import OnchipEnd, end_texts
-from warpmpc.codegen.onchip_head_native import HEAD
+from warpmpc.codegen.onchip_head_native import HEAD, INVERT
 from warpmpc.codegen.onchip_native import SOLVE
 from warpmpc.codegen.stage_module import StagePlan
 from warpmpc.symbolic.lane_memory import LaneMemory
-from warpmpc.symbolic.lanes import Node
+from warpmpc.symbolic.lanes import LANES, Node
 from warpmpc.symbolic.row_kinds import RowKind
 
 _AT_ONCE = 4  # loads that wait together while all registers are taken
@@ -89,6 +89,7 @@ def onchip_head(memory: LaneMemory, dtype: str, *, static: bool, profile: bool) 
     """What precedes the body: types, memory, exchange between lanes."""
     defines = {"WIDTH": 1, "STATIC": int(static), "MEMORY_ROWS": memory.n_rows}
     letter = "f" if dtype == "float32" else "d"  # of a register
+    defines["SINGLE"] = int(dtype == "float32")
     defines |= {"PROFILE": int(profile), "OPAQUE(x)": f'asm volatile("" : "+{letter}"(x));'}
     defines |= {f"{name}_ROWS": s.first for name, s in memory.sections.items()}
     defines |= {
@@ -129,7 +130,7 @@ class OnchipText:
         end, soft = self._numbers.end if ends else None, bool(self._m.soft)
         always = record or rule.weighs or soft or end is not None
         texts = {
-            "invert": INVERT_PIVOT,
+            "invert": INVERT,
             "inputs": self._inputs(),
             "ladder": ", ".join(literal(step, dtype) for step in rule.ladder),
             "clear": "\n".join(self._clear()),
@@ -162,8 +163,10 @@ class OnchipText:
         lines = [f"#define {name} {literal(value, dtype)}" for name, value in numbers.items()]
         lines.append(f"#define POINTS {len(self._rule.ladder) + 1}")
         lines += [f"#define RECORD {int(record)}", f"#define REPORT_ALWAYS {int(always)}"]
-        lines.append(f"#define LINEARIZE_ITEMS {self._plans.linearize.n_items}")
-        lines.append(f"#define EVALUATE_ITEMS {self._plans.evaluate.n_items}")
+        for name in ("linearize", "evaluate"):
+            plan = getattr(self._plans, name)
+            lines.append(f"#define {name.upper()}_ITEMS {plan.n_items}")
+            lines.append(f"#define {name.upper()}_WIDTH {_width(plan)}")
         lines += n.checks.defines(dtype) if n.checks else []
         return "\n".join(lines)
 
@@ -213,7 +216,7 @@ class OnchipText:
             self._written(case.program, access, dtype)
             for case, access in zip(plan.cases, plan.accesses, strict=True)
         ]
-        return _dispatched(plan, "LINEARIZE_ITEMS", cases)
+        return _dispatched(plan, cases)
 
     def _written(self, program: ScalarProgram, access: Access, dtype: str) -> list[str]:
         lines, values = inlined(program, access, dtype, **self._reads())
@@ -328,7 +331,7 @@ class OnchipText:
             collected(case.program, access, dtype, POINT_SUMS, **{**self._reads(), "in0": moved})
             for case, access in zip(plan.cases, plan.accesses, strict=True)
         ]
-        return _dispatched(plan, "EVALUATE_ITEMS", cases)
+        return _dispatched(plan, cases)
 
     def _finish(self, lane: LaneText) -> list[str]:
         lines = []
@@ -338,25 +341,25 @@ class OnchipText:
                     f"{{ const SCALAR v = MEM(X_ROWS + {i}); {lane.bounds(node)}",
                     f"const SCALAR s = {lane.project(node)};",
                     f"MEM(X_ROWS + {i}) = usable ? s : (SCALAR)0;",
-                    f"const SCALAR y = (v - s) / {lane.inverse_rho(node)};",
+                    f"const SCALAR y = (v - s) * (1 / {lane.inverse_rho(node)});",
                     f"MEM(R_ROWS + {i}) = honest ? y : (SCALAR)0; }}",
                 ]
         return lines
 
 
 def item_table(plan: StagePlan) -> np.ndarray:
-    """Case of each item, -1 for none, then entry 0 of each item, entry 1, and so on.
+    """Case of each item, -1 for none, and its entries: ``[round, entries / 4, lane, 4]``.
 
-    What the lanes of a round read lies side by side, and no load waits for another one.
+    Four numbers of a lane are one load; what the lanes of a round load lies side by side.
     """
     head = plan.table[: 2 * plan.n_items].reshape(-1, 2)
-    table = np.zeros((1 + _n_entries(plan), plan.n_items), dtype=np.int32)
-    table[0] = head[:, 0]
+    table = np.zeros((plan.n_items, _width(plan)), dtype=np.int32)
+    table[:, 0] = head[:, 0]
     counts = [_used(access) for access in plan.accesses]
     for item, (case, begin) in enumerate(head.tolist()):
         if case >= 0:
-            table[1 : 1 + counts[case], item] = plan.table[begin : begin + counts[case]]
-    return table
+            table[item, 1 : 1 + counts[case]] = plan.table[begin : begin + counts[case]]
+    return np.swapaxes(table.reshape(-1, LANES, _width(plan) // 4, 4), 1, 2)
 
 
 def _used(access: Access) -> int:
@@ -365,13 +368,18 @@ def _used(access: Access) -> int:
     return 1 + max(slots, default=-1)
 
 
-def _n_entries(plan: StagePlan) -> int:
-    return max((_used(access) for access in plan.accesses), default=0)
+def _width(plan: StagePlan) -> int:
+    """Numbers of an item in the table."""
+    longest = max((_used(access) for access in plan.accesses), default=0)
+    return -(-(1 + longest) // 4) * 4
 
 
-def _dispatched(plan: StagePlan, n_items: str, cases: Sequence[list[str]]) -> str:
-    """The case of an item; ``row`` points to its column of the table."""
-    entries = range(_n_entries(plan))
-    rows = [f"const int r{slot} = READ(row, {n_items} * {slot + 1});" for slot in entries]
+def _dispatched(plan: StagePlan, cases: Sequence[list[str]]) -> str:
+    """The case of an item; ``row`` points to its numbers in the table."""
+    width = _width(plan)
+    lines = [f"ENTRIES({i})" for i in range(width // 4)]
+    lines += [
+        f"const int r{i - 1} = ENTRY({i // 4}, {'xyzw'[i % 4]}, {i % 4});" for i in range(1, width)
+    ]
     bodies = [[line for line in case if "= ROW(" not in line] for case in cases]
-    return "\n".join(["const int kind = READ(row, 0);", *rows, switch("kind", bodies)])
+    return "\n".join([*lines, switch("ENTRY(0, x, 0)", bodies)])

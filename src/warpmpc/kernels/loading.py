@@ -1,7 +1,8 @@
 """Compiled kernels are loaded before their first launch, so that a damaged cache can be mended.
 
 Warp keeps compiled kernels in a folder of its own.  If one of them cannot be loaded it is built
-again; if the folder cannot be written, a temporary one takes its place.  Both warn.
+again; if the folder cannot be written, a temporary one takes its place.  Both warn.  The programs
+around them are XLA's, which keeps them only if it is told to: `keep_programs`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from pathlib import Path
 
 import jax
 import warp as wp
+from jax.experimental.compilation_cache import compilation_cache
 
 from warpmpc._errors import CodegenError
-from warpmpc.codegen.cache import CACHE_VARIABLE
+from warpmpc.codegen.cache import CACHE_VARIABLE, cache_folder
+
+STANDARD_ERROR = 2
+NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
 
 
 @cache
@@ -73,11 +78,54 @@ def _load_again(kernel: wp.Kernel, device: wp.Device, block_dim: int) -> None:
 @cache
 def start_warp() -> None:
     """Starts Warp, with a temporary kernel cache where its folder cannot be made."""
+    # Warp leaves a folder to the end of the process, which `python -W error` would complain about.
+    pattern = "Implicitly cleaning up <TemporaryDirectory '.*wp_pch_"
+    warnings.filterwarnings("ignore", message=pattern, category=ResourceWarning)
+    with _no_driver_is_no_news():
+        try:
+            wp.init()
+        except OSError as error:
+            _use_temporary_cache(error)
+            wp.init()
+
+
+@contextmanager
+def _no_driver_is_no_news() -> Iterator[None]:
+    """Keeps the line back that Warp's native code writes where there is no CUDA driver.
+
+    No setting of Warp reaches it.  Whatever else is written to standard error meanwhile follows.
+    """
     try:
-        wp.init()
-    except OSError as error:
-        _use_temporary_cache(error)
-        wp.init()
+        saved = os.dup(STANDARD_ERROR)
+    except OSError:  # it is closed
+        yield
+        return
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), STANDARD_ERROR)
+        try:
+            yield
+        finally:
+            os.dup2(saved, STANDARD_ERROR)
+            os.close(saved)
+            held.seek(0)
+            for line in held:
+                if NO_DRIVER not in line:
+                    os.write(STANDARD_ERROR, line)
+
+
+def keep_programs() -> None:
+    """XLA keeps compiled programs beside our own, if it compiles for a GPU and keeps none so far.
+
+    For commands, not for the library: settings of JAX belong to the caller.
+    """
+    if jax.default_backend() == "gpu" and jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        _set_program_folder(str(cache_folder() / "xla"))
+
+
+def _set_program_folder(folder: str | None) -> None:
+    jax.config.update("jax_compilation_cache_dir", folder)
+    compilation_cache.reset_cache()  # it looks for a folder only once
 
 
 @contextmanager
@@ -85,8 +133,10 @@ def empty_caches() -> Iterator[None]:
     """Neither generated nor compiled code of earlier processes is found, as on a new machine."""
     start_warp()
     kernels, modules = wp.config.kernel_cache_dir, os.environ.get(CACHE_VARIABLE)
+    programs = jax.config.jax_compilation_cache_dir
     with tempfile.TemporaryDirectory() as folder:
         wp.config.kernel_cache_dir = os.environ[CACHE_VARIABLE] = folder
+        _set_program_folder(None)
         try:
             yield
         finally:
@@ -94,6 +144,7 @@ def empty_caches() -> Iterator[None]:
             os.environ.pop(CACHE_VARIABLE)
             if modules is not None:
                 os.environ[CACHE_VARIABLE] = modules
+            _set_program_folder(programs)
 
 
 def _use_temporary_cache(error: OSError) -> None:

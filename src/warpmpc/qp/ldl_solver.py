@@ -53,7 +53,7 @@ class LDLFactor:
 class LDLSolver:
     """Factorises K = L D L' for many quasi-definite matrices that share one pattern.
 
-    Example:
+    Examples:
         >>> solver = LDLSolver(K, ordering="amd")
         >>> factor = solver.factor(K_vals)  # [batch, nnz]
         >>> x = solver.solve(factor, rhs)  # [batch, n]

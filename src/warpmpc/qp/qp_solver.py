@@ -55,7 +55,7 @@ _LOG = logging.getLogger(__name__)
 class QPSolver:
     """min half x'Px + q'x subject to lower <= A x <= upper, for many instances at once.
 
-    Example:
+    Examples:
         >>> solver = QPSolver(P, A)
         >>> solution = solver.solve(P_vals, q, A_vals, lower, upper)
     """

@@ -20,7 +20,7 @@ from jax.core import Tracer
 from warpmpc.kernels.tiles import LANES, tile_count
 from warpmpc.qp.batches import on_batches
 from warpmpc.sqp.parameters import Parameters
-from warpmpc.sqp.types import MPCWarmStart, QPState, Solution
+from warpmpc.sqp.types import MPCWarmStart, Solution
 
 
 class Sensitivity(Protocol):
@@ -52,9 +52,9 @@ class Sensitivity(Protocol):
 class BatchProgram:
     """One solve or step of a batch.
 
-    Arrays that exist are filled up to whole tiles first, by copies of the last instance.  Under a
-    transformation of the caller nothing is known of the batch that will be: `jax.vmap` folds its
-    axis into it, and tiles are filled inside.
+    Arrays that exist are filled up to whole tiles first, by copies of the last instance; a single
+    problem of an engine without tiles is not.  Under a transformation of the caller nothing is
+    known of the batch that will be: `jax.vmap` folds its axis into it, and tiles are filled inside.
     """
 
     def __init__(
@@ -77,9 +77,12 @@ class BatchProgram:
             values: Numbers that the function needs per instance.
             lanes: Of the function's layout ``[groups, rows, lanes]``; its sensitivity has tiles.
         """
-        self._sensitivity, self._read = sensitivity, read
+        self._sensitivity, self._read, self._lanes = sensitivity, read, lanes
+        # Without tiles results lie where the start was: in parts they would need room of their own.
         self._forward = on_batches(
-            _with_common(function), lanes, lambda batch: part_size(batch, values())
+            _with_common(function),
+            lanes,
+            lambda batch: part_size(batch, values() if lanes > 1 else 0),
         )
         self._reverse = on_batches(
             _with_common(sensitivity.reverse),
@@ -116,11 +119,10 @@ class BatchProgram:
         """The solutions without arrays that they have twice.
 
         Where one of two equal results takes the place of a donated argument, XLA for CUDA (JAX
-        0.11) has left the argument's old values in it.
+        0.11) has left the argument's old values in it.  Results take the places of arguments of
+        their shape in order: those of the warm start their own, so that nothing is copied.
         """
-        solution = self._solutions(*args)
-        d, s = solution.warm_start.qp.d, solution.warm_start.qp.s
-        return replace(solution, warm_start=MPCWarmStart(None, QPState(d, s, None)))  # pyright: ignore[reportArgumentType]
+        return replace(self._solutions(*args), z=None, y=None)  # pyright: ignore[reportArgumentType]
 
     def _cotangents(self, common: Any, *args: Any) -> tuple[jax.Array, MPCWarmStart]:
         return self._reverse(*args, shared=common)
@@ -130,10 +132,13 @@ class BatchProgram:
         leading = start.z.shape[:-1]
         if not _exist((common, args)):
             return _cut(self._traced(common, *_flat(args)), leading)
-        if _is_ready(leading, args):
+        # One problem of an engine without tiles is not made 32: it may be part of a control loop.
+        alone = self._lanes == 1 and math.prod(leading) == 1
+        if _is_ready(leading, args) or (alone and leading == (1,)):
             mine = start if donate and _differ(start) else _copied(start)
             return _whole(self.compiled(common, args[0], mine))
-        solution = self.compiled(common, *_prepared(args, fill=not is_sharded(args)))
+        fill = not (alone or is_sharded(args))
+        solution = self.compiled(common, *_prepared(args, fill=fill))
         if donate:
             release(start, solution)
         return _whole(_cut_program(solution, leading))
@@ -159,8 +164,8 @@ class BatchProgram:
 
 def _whole(solution: Solution) -> Solution:
     """The solution with all its arrays; z and y are those of its warm start."""
-    state = replace(solution.warm_start.qp, y=solution.y)
-    return replace(solution, warm_start=MPCWarmStart(solution.z, state))
+    start = solution.warm_start
+    return replace(solution, z=start.z, y=start.qp.y)
 
 
 def _with_common(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -42,9 +42,9 @@ def _origins(batch: HostBatch, b: int, point: Evaluation | None) -> Iterator[str
     if point is None:
         return
     for k in np.flatnonzero(~np.isfinite(point.cost)):
-        yield f"the cost of node {k} is {point.cost[k]}"
+        yield f"the cost of node {k} is {point.cost[k]}{_endless_parameters(batch, b)}"
     for i in np.flatnonzero(~np.isfinite(point.g)):
-        yield f"{batch.row(int(i))} is {point.g[i]}"
+        yield f"{batch.row(int(i))} is {point.g[i]}{_endless_parameters(batch, b)}"
     if batch.params is not None and np.isfinite(z).all():
         for k, what in endless_derivatives(problem, z, batch.params[b]):
             yield (
@@ -78,6 +78,15 @@ def endless_derivatives(
                 yield k, what
 
 
+def _endless_parameters(batch: HostBatch, b: int) -> str:
+    """Parameters that are infinite, which only bounds may be."""
+    if batch.params is None:
+        return ""
+    endless = np.flatnonzero(np.isinf(batch.params[b])).tolist()
+    names = [_parameter_name(batch.problem, i) for i in endless]
+    return f"; infinite: {', '.join(names[:3])}" if names else ""
+
+
 def _parameter_name(problem: MPCProblem, i: int) -> str:
     if i < problem.n_x0:
         return f"x0[{i}]"
@@ -104,18 +113,26 @@ def _infeasible(batch: HostBatch, b: int, point: Evaluation | None) -> str:
     for i in np.flatnonzero(point.lower > point.upper):
         low, high = point.lower[i], point.upper[i]
         return f"the bounds of {batch.row(int(i))} cross: {low:.4g} > {high:.4g}"
+    named = _violated(batch, point)
+    if not named:
+        return "the rows hold, but linearised they contradict each other: no QP has a solution"
+    return f"the last QP has no solution; violated: {named}"
+
+
+def _violated(batch: HostBatch, point: Evaluation) -> str:
+    """The rows that are violated most."""
     excess = batch.violations(point)
     order = np.argsort(-excess)[:3]
     named = [f"{batch.row(i)} by {excess[i]:.2g}" for i in order if excess[i] > batch.tolerance]
-    if not named:
-        return "the rows hold, but linearised they contradict each other: no QP has a solution"
-    return f"the last QP has no solution; violated: {', '.join(named)}"
+    return ", ".join(named)
 
 
 def _stuck(batch: HostBatch, b: int, point: Evaluation | None) -> str:
     """Why no step length was acceptable."""
     solution = batch.solution
     if point is not None:
+        for k in np.flatnonzero(~np.isfinite(point.cost)):
+            return f"the cost of node {k} is {point.cost[k]}{_endless_parameters(batch, b)}"
         d, alpha = solution.warm_start.qp.d[b], solution.step_length[b]
         trial = batch.evaluation(b, np.asarray(solution.z[b] + (1 - alpha) * d))
         for k in np.flatnonzero(~np.isfinite(trial.cost)):
@@ -126,10 +143,13 @@ def _stuck(batch: HostBatch, b: int, point: Evaluation | None) -> str:
     kkt = float(solution.kkt_residual[b])
     if kkt <= 10 * DEFAULT_TOLERANCES[solution.z.dtype.name].kkt:
         return f"almost converged (KKT residual {kkt:.2g}), the rest is rounding; try float64"
-    return (
-        f"neither cost nor violation fall along the direction (KKT residual {kkt:.2g}); try "
-        "float64, regularization, or another guess"
-    )
+    advice = 'try float64, hessian="gauss_newton", or another guess'
+    if point is not None and (named := _violated(batch, point)):
+        return (
+            f"rows stay violated: {named}; if they contradict each other make them soft, else "
+            f"{advice}"
+        )
+    return f"nothing improves along the direction (KKT residual {kkt:.2g}); {advice}"
 
 
 def _unfinished(batch: HostBatch, b: int, point: Evaluation | None) -> str:

@@ -99,13 +99,13 @@ class Diagnosis:
     def __str__(self) -> str:
         """Counts, rows and the worst instances as tables."""
         counted = ", ".join(f"{count} {name}" for name, count in self.counts.items())
-        lines = [f"{self.batch} instances: {counted}"]
+        lines = [f"{_count(self.batch)}: {counted}"]
         if self.failed.size:
             lines.append(f"failed: {listed(self.failed)}")
         if self.rows:
             lines += [
                 "",
-                f"Violated rows of {self.examined} instances looked at",
+                f"Violated rows of {_count(self.examined)} looked at",
                 *_rows(self.rows),
             ]
         if self.worst:
@@ -113,6 +113,10 @@ class Diagnosis:
             lines += [f"  {one.index}: {one.cause}" for one in self.worst]
             lines += _history(self.worst)
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def _count(instances: int) -> str:
+    return "1 instance" if instances == 1 else f"{instances} instances"
 
 
 def listed(indices: np.ndarray, most: int = 12) -> str:

@@ -2,9 +2,9 @@
 
 Reads: the stage functions of a problem and a `LaneMemory`.  Produces: `OnchipStages`.
 
-A stage is evaluated in parts: its cost, and its rows by which groups of stages have rows of that
-name.  The first stage differs from others by the rows of the initial state; all else is one program
-for both, which is fetched once and runs on all lanes at the same time.
+A stage is evaluated in up to two parts: what most stages have, and the rest.  The first stage
+differs from others by the rows of the initial state; all else is one program for both, which is
+fetched once and runs on all lanes at the same time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from warpmpc.codegen.onchip_text import OnchipPlans, item_table
 from warpmpc.codegen.stage_module import StageCase, merged_cases, plan_stages
 from warpmpc.sqp.stage_programs import StagePrograms
 from warpmpc.symbolic.lane_memory import LaneMemory
-from warpmpc.symbolic.lanes import LANES
+from warpmpc.symbolic.lanes import LANES, LaneLayout
 
-COST = 0  # number of the part that is the cost; rows follow
+MAIN, REST = 0, 1  # numbers of parts
+_ROUND = 10  # what a round costs, in numbers that are written
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,13 @@ class StagePart:
         group: Of stages.
         number: Of the part.
         rows: Rows of the stage that belong to it.
+        has_cost: Whether the cost belongs to it.
     """
 
     group: int
     number: int
     rows: tuple[int, ...]
+    has_cost: bool
 
 
 class OnchipStages:
@@ -52,7 +55,7 @@ class OnchipStages:
         """
         self._programs, self._m = programs, memory
         self._at = programs.assembly
-        self._parts = stage_parts(programs)
+        self._parts = stage_parts(programs, memory.layout)
         self._rounds = self._used_rounds()
         n_items = LANES * len(self._rounds)
         self.plans = OnchipPlans(
@@ -95,26 +98,44 @@ class OnchipStages:
 
     def _linearizations(self) -> list[StageCase]:
         outputs, point = self._programs.linearize_functions[1], list(self._programs.point_rows)
+        written = {name: self._wanted(name) for name in outputs}
         cases = []
-        for part in self._parts:
-            picked = {name: self._picked(name, part) for name in outputs}
+        for i, part in enumerate(self._parts):
+            picked = {name: written[name][i][0] for name in outputs}
             model = self._programs.models[part.group]
             cases.append(
                 StageCase(
                     translate(model.linearize_part(f"part_{part.group}_{part.number}", picked)),
                     self._items(part),
                     self._points(part.group, point),
-                    tuple(self._written(name, part.group)[:, at] for name, at in picked.items()),
+                    tuple(written[name][i][1] for name in outputs),
                 )
             )
         return cases
+
+    def _wanted(self, name: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each part the elements of a contribution that somebody reads, and their offsets."""
+        picked = [self._picked(name, part) for part in self._parts]
+        pairs = zip(self._parts, picked, strict=True)
+        written = [self._written(name, part.group)[:, at] for part, at in pairs]
+        # Parts of the same kind leave out the same, so that their programs stay equal.
+        alike = [(part.number, len(at)) for part, at in zip(self._parts, picked, strict=True)]
+        nowhere = self._m.offset("W", self._m.dump)
+        read: dict[tuple[int, int], np.ndarray] = {}
+        for kind, offsets in zip(alike, written, strict=True):
+            found = (offsets != nowhere).any(axis=0)
+            read[kind] = found | read.get(kind, np.zeros_like(found))
+        return [
+            (at[read[kind]], offsets[:, read[kind]])
+            for kind, at, offsets in zip(alike, picked, written, strict=True)
+        ]
 
     def _picked(self, name: str, part: StagePart) -> np.ndarray:
         """Elements of a contribution that belong to a part."""
         model = self._programs.models[part.group]
         if name in ("P", "q"):
             sizes = {"P": model.hessian.rows, "q": model.gradient_cols}
-            return np.arange(len(sizes[name]) if part.number == COST else 0)
+            return np.arange(len(sizes[name]) if part.has_cost else 0)
         if name == "soft":
             rows = np.tile(model.stage.soft_rows, 4)
         elif name == "A":
@@ -147,8 +168,8 @@ class OnchipStages:
         cases = []
         for part in self._parts:
             name = f"value_{part.group}_{part.number}"
-            model, with_cost = self._programs.models[part.group], part.number == COST
-            function = model.evaluate_part(name, part.rows, with_cost=with_cost)
+            model = self._programs.models[part.group]
+            function = model.evaluate_part(name, part.rows, with_cost=part.has_cost)
             points = self._points(part.group, names)
             cases.append(StageCase(translate(function), self._items(part), points, ()))
         return [
@@ -162,23 +183,42 @@ class OnchipStages:
         return _offsets(case.in_rows[0], first_stages, self._m.of_direction)
 
 
-def stage_parts(programs: StagePrograms) -> list[StagePart]:
-    """Parts of all groups."""
-    models = programs.models
-    having: dict[str, set[int]] = {}
-    for group, model in enumerate(models):
-        for name in model.stage.row_names:
-            having.setdefault(name, set()).add(group)
-    numbers: dict[frozenset[int], int] = {}
+def stage_parts(programs: StagePrograms, layout: LaneLayout) -> list[StagePart]:
+    """Parts of all groups: of the ways to divide them that are tried, the one with least work.
+
+    What most stages have may be all that they have, or what they share with another group.
+    """
+    names = [set(model.stage.row_names) for model in programs.models]
+    most = max(range(len(names)), key=lambda group: len(programs.assembly.stages[group]))
+    tried = [_divided(programs, names[most] & other) for other in (names[most], *names)]
+    return min(tried, key=lambda parts: _work(programs, layout, parts))
+
+
+def _divided(programs: StagePrograms, common: set[str]) -> list[StagePart]:
+    """Parts of all groups; a stage that lacks one of the common rows is a rest as a whole."""
     parts = []
-    for group, model in enumerate(models):
-        parts.append(StagePart(group, COST, ()))
-        by_number: dict[int, list[int]] = {}
-        for row, name in enumerate(model.stage.row_names):
-            number = numbers.setdefault(frozenset(having[name]), len(numbers) + 1)
-            by_number.setdefault(number, []).append(row)
-        parts += [StagePart(group, n, tuple(rows)) for n, rows in by_number.items()]
+    for group, model in enumerate(programs.models):
+        names = list(enumerate(model.stage.row_names))
+        has_all = common <= {name for _, name in names}
+        main = tuple(row for row, name in names if has_all and name in common)
+        rest = tuple(row for row, name in names if not (has_all and name in common))
+        if has_all:
+            parts.append(StagePart(group, MAIN, main, has_cost=True))
+        if rest or not has_all:
+            parts.append(StagePart(group, REST, rest, has_cost=not has_all))
     return parts
+
+
+def _work(programs: StagePrograms, layout: LaneLayout, parts: list[StagePart]) -> int:
+    """Numbers that lanes write one after the other: they wait for those with another program."""
+    found: dict[tuple[int, int], set[int]] = {}
+    for part in parts:
+        model = programs.models[part.group]
+        rows = int(np.isin(model.jacobian_positions[0], part.rows).sum()) + 2 * len(part.rows)
+        cost = len(model.hessian.rows) + len(model.gradient_cols) if part.has_cost else 0
+        for k in programs.assembly.stages[part.group]:
+            found.setdefault((layout.place(int(k))[1], part.number), set()).add(rows + cost)
+    return sum(_ROUND + sum(sizes) for sizes in found.values())
 
 
 def _penalty(memory: LaneMemory, part: int) -> Callable[[int, int], int]:

@@ -49,7 +49,7 @@ from warpmpc.symbolic.host_qp import host_qp
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.symbolic.row_kinds import row_kinds
 from warpmpc.symbolic.typical import typical_of
-from warpmpc.symbolic.weak import weak_variables
+from warpmpc.symbolic.weak import variable_weights, weak_variables
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ _LOG = logging.getLogger(__name__)
 class MPCSolver:
     """Solves batches of one `MPCProblem` by SQP with an ADMM method for the QPs.
 
-    Example:
+    Examples:
         >>> solver = MPCSolver(ocp)
         >>> solution = solver.solve(x0)          # x0: [batch, n_x]
         >>> solution.u[:, 0]                     # first inputs
@@ -109,7 +109,7 @@ class MPCSolver:
         guess = Guess(self.problem, self.dtype)
         self._guess = jax.jit(lambda params: guess(params.joined()))
         # Compiled, so that no constant comes from the host.
-        self._cold = jax.jit(self._cold_start)
+        self._nothing = jax.jit(self._cold_state)
         self._shift = jax.jit(Shift(self.problem))
         self._layout = TrajectoryLayout(self.problem)
         self._solve = self._program(self._solve_tiles, SolveSensitivity(*given))
@@ -131,7 +131,9 @@ class MPCSolver:
         has_stages = engine in ("auto", "staged")
         soft, qp = at.soft_rows, self.settings.qp_settings(self.dtype)
         rho = (qp.rho, qp.rho * qp.rho_equality)
-        weak = weak_variables(at, problem.defaults, rho, qp.sigma)
+        weights = variable_weights(at, problem.defaults, rho)
+        weak = weak_variables(at, weights, qp.sigma)
+        grows = qp.scaling > 0 or qp.adaptive_rho_every > 0
         return QPSolver(
             _scipy(at.P_pattern),
             _scipy(at.A_pattern),
@@ -143,8 +145,7 @@ class MPCSolver:
             staged=staged,
             soft_rows=soft if soft.size else None,
             light=weak[0],
-            # Scaled matrices are other ones.
-            typical=None if qp.scaling else typical_of(at, (*rho, RHO_MIN), qp.sigma, weak[1:]),
+            typical=typical_of(at, (*rho, RHO_MIN), qp.sigma, weights, weak[1:], grows=grows),
         )
 
     def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -184,10 +185,10 @@ class MPCSolver:
         )
 
     def _part_size(self, batch: int, values: int) -> int:
-        """How many instances are worked on at once if each of them needs so many numbers."""
-        item = np.dtype(self.dtype).itemsize
+        """Instances worked on at once if each needs so many numbers; with none, all of them."""
+        item, most = np.dtype(self.dtype).itemsize, self.qp.settings.max_batch
         results = result_values(self.programs) * item
-        return part_size(batch, self.qp.settings.max_batch, values * item, results)
+        return part_size(batch, most if values else most or batch, values * item, results)
 
     def _iteration(self, split: ParameterSplit) -> SQPIteration:
         """The iteration for parameters of which some are common; one object per split."""
@@ -247,14 +248,14 @@ class MPCSolver:
 
     @in_auto_axes
     def cold_start(self, z: jax.Array) -> MPCWarmStart:
-        """A warm start from a trajectory alone."""
-        start = self._cold(z)
+        """A warm start from a trajectory alone, which is not copied."""
+        state = self._nothing(z)
         # Zeros do not depend on z: they would lie on every device as a whole.
-        return jax.device_put(start, z.sharding) if is_sharded(z) else start
+        return MPCWarmStart(z, jax.device_put(state, z.sharding) if is_sharded(z) else state)
 
-    def _cold_start(self, z: jax.Array) -> MPCWarmStart:
+    def _cold_state(self, z: jax.Array) -> QPState:
         rows = jnp.zeros((*z.shape[:-1], self.problem.n_cons), dtype=self.dtype)
-        return MPCWarmStart(z, QPState(jnp.zeros_like(z), rows, rows))
+        return QPState(jnp.zeros_like(z), rows, rows)
 
     @in_auto_axes
     def solve(

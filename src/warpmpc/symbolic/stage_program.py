@@ -29,6 +29,8 @@ from warpmpc.symbolic.trial import TypicalSystem
 Pair = tuple[int, int]
 # Of a solve in float32.  Orders that control well have less than 1e-5, others more than 1e-4.
 _LARGEST_ERROR = 2e-5
+# Half a digit is not worth more fill.
+_NEARLY_LEAST = 3.0
 
 
 @dataclass(frozen=True)
@@ -208,15 +210,17 @@ def _accurate(
     safe: list[tuple[Elimination, StageOrder]],
     typical: TypicalSystem,
 ) -> tuple[Elimination, StageOrder]:
-    """The least fill that float32 bears; else the least error, else the least safe fill."""
+    """The least fill that float32 bears; else with nearly the least error, else that is safe."""
     errors: list[float] = []
     by_fill = sorted(found, key=_weighted)  # of equal fill, the one where more variables wait
     for candidate in by_fill:
         errors.append(typical.error(candidate[0]))
         if errors[-1] < _LARGEST_ERROR:
             return candidate
-    least = int(np.argmin(errors))
-    return by_fill[least] if errors[least] < np.inf else min(safe, key=_weighted)
+    least = min(errors)
+    if least == np.inf:
+        return min(safe, key=_weighted)
+    return by_fill[next(i for i, error in enumerate(errors) if error <= _NEARLY_LEAST * least)]
 
 
 def _program(elimination: Elimination, order: StageOrder, n_vars: int) -> StageProgram:

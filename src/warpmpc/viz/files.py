@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+from warpmpc._errors import SettingsError
+
 
 @contextmanager
 def replaced(path: str | Path) -> Iterator[Path]:
@@ -31,3 +33,22 @@ def replaced(path: str | Path) -> Iterator[Path]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def check_writable(path: str | Path) -> None:
+    """Raises if a file cannot be written, so that nobody learns it after the work.
+
+    Args:
+        path: The file; its folder is made if need be.
+    """
+    path = Path(path)
+    probe = path.with_name(f".{path.stem}-{uuid4().hex[:8]}{path.suffix}")
+    try:
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror}.") from error
+    if path.is_dir():
+        raise SettingsError(f"{path} is a folder; name a file.")

@@ -60,6 +60,12 @@ class Panel:
     upper: np.ndarray
     held: bool
 
+    def over_time(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Nodes and values to draw; what is held is drawn until the node at which it ends."""
+        if not self.held:
+            return self.nodes, values
+        return np.append(self.nodes, self.nodes[-1] + 1), np.append(values, values[-1])
+
 
 def plot(
     solution: Solution,
@@ -189,31 +195,35 @@ def _draw_panel(
     for b in shown.tolist():
         status = MPCStatus(int(batch.status[b]))
         failed = status > MPCStatus.MAX_ITER
-        (line,) = axes.plot(panel.nodes, values[b], color=COLORS[status], drawstyle=how)
+        (line,) = axes.plot(*panel.over_time(values[b]), color=COLORS[status], drawstyle=how)
         line.set(linewidth=1.4 if failed else 0.9, alpha=0.9 if failed else alpha)
     for bound in (panel.lower, panel.upper):
-        axes.plot(panel.nodes, _finite(bound), color=style.INK, linestyle=(0, (5, 3)), linewidth=1)
+        (line,) = axes.plot(*panel.over_time(_finite(bound)), color=style.INK, drawstyle=how)
+        line.set(linewidth=1, linestyle=(0, (5, 3)))
     low, high = _limits(values[shown], batch.status[shown], panel)
-    axes.set(ylim=(low, high), xlim=(0, max(batch.problem.horizon, 1)))
-    _mark_worst(axes, diagnosis)
+    horizon = max(batch.problem.horizon, 1)
+    axes.set(ylim=(low, high), xlim=(0, horizon))
+    _mark_worst(axes, diagnosis, horizon)
     style.panel_title(axes, panel.name)
     axes.set_xlabel("node", labelpad=1)
     _whole_numbers(axes)
     style.tidy(axes)
 
 
-def _mark_worst(axes: Axes, diagnosis: Diagnosis) -> None:
-    """The node at which the worst instance violates a row most."""
+def _mark_worst(axes: Axes, diagnosis: Diagnosis, horizon: int) -> None:
+    """The node at which the worst instance violates a row most; its name lies inside the panel."""
     failed = (one for one in diagnosis.worst if one.status > MPCStatus.MAX_ITER)
     worst = next((one for one in failed if one.row is not None), None)
     if worst is None or worst.node is None:
         return
     axes.axvline(worst.node, color=style.ACCENT, linewidth=1, linestyle=(0, (1, 2)))
+    late = worst.node > horizon / 2
     axes.annotate(
         f"{worst.row}, instance {worst.index}",
         (worst.node, 0),
         xycoords=("data", "axes fraction"),
-        xytext=(4, 4),
+        xytext=(-4 if late else 4, 4),
+        ha="right" if late else "left",
         textcoords="offset points",
         fontsize=8,
         color=style.ACCENT,
@@ -246,7 +256,7 @@ def _draw_history(axes: Axes, batch: HostBatch, shown: np.ndarray) -> None:
         color = COLORS[MPCStatus(int(batch.status[b]))]
         line = np.where(residuals[b] > 0, residuals[b], np.nan)
         axes.plot(iterations, line, color=color, linewidth=0.9, alpha=0.6, marker=".", markersize=3)
-    axes.set_yscale("log")
+    _decades(axes, residuals[shown])
     axes.set_xlabel("iteration", labelpad=1)
     _whole_numbers(axes)
     style.panel_title(axes, "KKT residual")
@@ -264,6 +274,18 @@ def _draw_counts(axes: Axes, diagnosis: Diagnosis) -> None:
     style.tidy(axes)
     axes.spines["bottom"].set_visible(False)
     axes.set(xticks=[], yticks=[])
+
+
+def _decades(axes: Axes, values: np.ndarray) -> None:
+    """A logarithmic axis over whole decades: labels between them would not fit."""
+    from matplotlib.ticker import NullFormatter
+
+    usable = values[np.isfinite(values) & (values > 0)]
+    decades = np.log10(usable) if usable.size else np.zeros(1)
+    low = np.floor(decades.min())
+    axes.set_yscale("log")
+    axes.set_ylim(10.0**low, 10.0 ** max(np.ceil(decades.max()), low + 1))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _whole_numbers(axes: Axes) -> None:

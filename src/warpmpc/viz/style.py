@@ -33,7 +33,7 @@ def require_matplotlib() -> None:
     """Raises unless matplotlib can be imported."""
     if find_spec("matplotlib") is None:
         raise WarpMPCError(
-            "Figures need matplotlib, which is not installed; run `pip install 'warpmpc[viz]'`."
+            "Figures need matplotlib, which is not installed; run `pip install matplotlib`."
         )
 
 

@@ -1,0 +1,71 @@
+"""Which optimal control problem a row of the MPC benchmark solves, and with how many iterations.
+
+Produces: `MPCSetup`, a small key: solvers, float64 references and closed loops of samples are built
+once for each.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import asdict, dataclass
+
+from warpmpc import systems
+from warpmpc._errors import SettingsError
+from warpmpc.systems.base import System
+
+# The demos of these systems have other horizons and iterations than their benchmarks.
+BENCHMARKED: dict[str, dict[str, int]] = {
+    "pendulum": {"horizon": 64, "sqp_iter": 5, "admm_iter": 25},
+    "car": {"horizon": 50, "sqp_iter": 1, "admm_iter": 25},
+}
+
+
+@dataclass(frozen=True)
+class MPCSetup:
+    """A system with its sizes; None: as benchmarked.
+
+    Attributes:
+        system: A key of `systems.SYSTEMS`.
+        horizon: Number of intervals.
+        sqp_iter: SQP iterations per solve.
+        admm_iter: ADMM iterations per QP.
+    """
+
+    system: str
+    horizon: int | None = None
+    sqp_iter: int | None = None
+    admm_iter: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what no system can be made of."""
+        if self.system not in systems.SYSTEMS:
+            raise SettingsError(
+                f"Unknown system {self.system!r}; choose from {list(systems.SYSTEMS)}."
+            )
+        known = inspect.signature(systems.SYSTEMS[self.system]).parameters
+        for name, value in self._given().items():
+            if value < 1:
+                raise SettingsError(f"{name} must be at least 1, got {value}.")
+            if name not in known:
+                raise SettingsError(
+                    f"{name} is no option of {self.system!r}: one full step solves its QP; leave "
+                    "it out, or change admm_iter."
+                )
+
+    def _given(self) -> dict[str, int]:
+        values = {name: value for name, value in asdict(self).items() if name != "system"}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def options(self) -> dict[str, int]:
+        """What `systems.make` gets beside the name."""
+        return {**BENCHMARKED.get(self.system, {}), **self._given()}
+
+    def make(self) -> System:
+        """The system."""
+        return systems.make(self.system, **self.options)
+
+    def __str__(self) -> str:
+        """The call that makes the system."""
+        options = "".join(f", {name}={value}" for name, value in self.options.items())
+        return f"warpmpc.systems.make({self.system!r}{options})"
