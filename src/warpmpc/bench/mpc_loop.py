@@ -14,11 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.bench.mpc_variants import Built
-from warpmpc.sim.closed_loop import SCALARS
 from warpmpc.sim.types import Rollout
 from warpmpc.sqp.types import MPCWarmStart
 
 RESIDUALS = ("primal_residual", "dual_residual")
+# What is kept of every solve, and its dtype; None: that of the solver, which holds all of them.
+KEPT = {
+    **dict.fromkeys(("cost", "violation", "theta", "step_length", *RESIDUALS)),
+    "status": "int32",
+    "iterations": "int32",
+    "accepted": "bool",
+}
 MOST_PARTS = 5
 
 
@@ -105,16 +111,32 @@ def _steps(built: Built, steps: int, x: jax.Array, warm_start: MPCWarmStart) -> 
     rows = solver.problem.u_rows
     assert rows is not None  # all systems have inputs
 
-    def step(state: tuple[jax.Array, MPCWarmStart], _: None) -> tuple[Any, Any]:
+    def step(state: tuple[jax.Array, MPCWarmStart], _: None) -> tuple[Any, jax.Array]:
         solution = solver.solve(state[0], None, state[1])
         u = solution.z[:, rows[0]]
         after = simulate(state[0], u)
-        seen = {name: getattr(solution, name) for name in (*SCALARS, *RESIDUALS)}
-        return (after, solution.warm_start), {"x": after, "u": u, **seen}
+        numbers = [getattr(solution, name)[:, None].astype(u.dtype) for name in KEPT]
+        # Kept as one array: each one of them would be another kernel in every step.
+        return (after, solution.warm_start), jnp.concatenate([after, u, *numbers], axis=1)
 
-    (_, end), seen = jax.lax.scan(step, (x, warm_start), None, length=steps)
-    seen = {name: jnp.moveaxis(array, 0, 1) for name, array in seen.items()}
-    states = jnp.concatenate([x[:, None], seen.pop("x")], axis=1)
+    (_, end), kept = jax.lax.scan(step, (x, warm_start), None, length=steps)
+    return _unpacked(kept, x, rows.shape[1], end)
+
+
+def _unpacked(kept: jax.Array, x: jax.Array, n_u: int, warm_start: MPCWarmStart) -> Rollout:
+    """A closed loop from rows ``[steps, batch, values]`` of states, inputs and `KEPT`."""
+    rows, n_x = jnp.moveaxis(kept, 0, 1), x.shape[1]
+    after, u = rows[..., :n_x], rows[..., n_x : n_x + n_u]
+    seen = {
+        name: rows[..., n_x + n_u + i].astype(KEPT[name] or kept.dtype)
+        for i, name in enumerate(KEPT)
+    }
     recorded = {name: seen.pop(name) for name in RESIDUALS}
-    reset = jnp.zeros_like(seen["accepted"])
-    return Rollout(x=states, **seen, reset=reset, recorded=recorded, warm_start=end)
+    return Rollout(
+        x=jnp.concatenate([x[:, None], after], axis=1),
+        u=u,
+        **seen,
+        reset=jnp.zeros_like(seen["accepted"]),
+        recorded=recorded,
+        warm_start=warm_start,
+    )
