@@ -22,6 +22,8 @@ from warpmpc.cli.main import main as command
 # Batch sizes and steps of the timed loops: enough for a stable rate, few enough for one session.
 SMALL, LARGE = "1,10,100,1000,4000,10000", "32000,100000,300000"
 STEPS = {
+    "pendulum": {"small": 100, "large": 50},
+    "car": {"small": 120, "large": 60},
     "cartpole": {"small": 20, "large": 10},
     "quadrotor": {"small": 100, "large": 50},
     "quadrotor_obstacles": {"small": 50, "large": 20},
