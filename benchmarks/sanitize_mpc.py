@@ -26,6 +26,7 @@ CASES = (
     ("pendulum", 12, 1, 0),
     ("pendulum", 12, 2, 10),
     ("pendulum", 40, 0, 0),
+    ("pendulum", 40, 0, 5),
     ("car", 12, 0, 0),
     ("cartpole", 70, 0, 0),
     ("quadrotor", 6, 2, 0),

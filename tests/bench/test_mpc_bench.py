@@ -318,6 +318,7 @@ class TestPhases:
         assert phases["seconds"]["admm"] == pytest.approx(6e-6)
         assert phases["shares"]["rest"] == pytest.approx(2 / 9)
         assert phases["idle_share"] == pytest.approx(1 / 9)
+        assert phases["launches"] == 2
         assert phases["other_share"] == pytest.approx(1 / 3)
         assert phases["kernels"]["staged_admm"] == [1, pytest.approx(6e-6)]
 

@@ -178,7 +178,7 @@ class TestMemory:
         for index, (lane, node) in enumerate([*f.layout.var_nodes, *f.layout.row_nodes]):
             begin, split, end = tables.nodes[f.m.place[node], :3]
             for t in range(begin, end):
-                entry, factor, beside = tables.terms[t].tolist()
+                entry, factor, beside, _ = tables.terms[t].tolist()
                 if not 0 <= lane + beside < LANES:
                     continue
                 value = tables.literals[-1 - entry] if entry < 0 else numbers[entry + lane]

@@ -59,8 +59,9 @@ def measure_phases(program: Program, args: Sequence[Any], iterations: int) -> Ro
 
     Returns:
         "source", "iterations", "span_s" (first to last event), "seconds" and "shares" by phase,
-        "idle_share" (nothing runs; None on the CPU), "other_share" (all but ADMM), "kernels" (calls
-        and seconds of ours and the longest of the rest) and "reason": None, or why all the others
+        "launches" (of kernels and copies; on the CPU of ours), "idle_share" (nothing runs; None on
+        the CPU), "other_share" (all but ADMM), "kernels" (calls and seconds of ours and the longest
+        of the rest) and "reason": None, or why all the others
         are.
     """
     try:
@@ -124,6 +125,7 @@ def _row(
         "span_s": 1e-9 * span,
         "seconds": seconds,
         "shares": shares,
+        "launches": len(events),
         "idle_share": None if idle is None else idle / span,
         "other_share": 1 - shares["admm"],
         "kernels": _longest(events),
@@ -163,8 +165,8 @@ def split_launch(row: Row, cycles: dict[str, float]) -> Row:
 
 
 def _unknown(reason: str) -> Row:
-    names = ("source", "iterations", "span_s", "seconds", "shares", "idle_share", "other_share")
-    return {**dict.fromkeys((*names, "kernels")), "reason": reason}
+    names = ("source", "iterations", "span_s", "seconds", "shares", "launches", "idle_share")
+    return {**dict.fromkeys((*names, "other_share", "kernels")), "reason": reason}
 
 
 def _longest(events: Iterable[Event]) -> dict[str, list[float]]:

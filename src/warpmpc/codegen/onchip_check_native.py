@@ -134,14 +134,14 @@ CHECK = r"""
                     const SCALAR* base = memory + lane;
                     SCALAR product = 0, moved = 0, product_A = 0, moved_A = 0;
                     ROLLED for (int k = node[0]; k < node[2]; ++k) {
-                        const int* __restrict__ term = terms_in.data + k * 3;
-                        if (lane + term[2] < 0 || lane + term[2] > 31) continue;
-                        const int e = term[0];
+                        const auto term = TERM(k);
+                        if (lane + term.z < 0 || lane + term.z > 31) continue;
+                        const int e = term.x;
                         const SCALAR entry = e < 0 ? READ(literals_in.data, -1 - e) : base[e];
                         const bool of_P = at < n_z && k < node[1], with_x = of_P || at >= n_z;
                         const int aside = (R_ROWS - X_ROWS) * 32 * (with_x ? 1 : -1);
-                        const SCALAR now = entry * base[term[1]];
-                        const SCALAR change = entry * base[term[1] + aside];
+                        const SCALAR now = entry * base[term.y];
+                        const SCALAR change = entry * base[term.y + aside];
                         (of_P ? product : product_A) += now;
                         (of_P ? moved : moved_A) += change;
                     }

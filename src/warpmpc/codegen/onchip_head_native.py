@@ -44,13 +44,19 @@ FORGET
 #define DOWN(x, h) __shfl_down_sync(ALL, x, h)
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
+#define ROLLED_BY_4 _Pragma("unroll 4")
 #define ROLLED_BY_8 _Pragma("unroll 8")
 #define SYNC __syncwarp();
 #define BARRIER asm volatile("" ::: "memory");
 #define CHIEF (lane == 0)
 #define READ(base, place) __ldg((base) + (place))
-#define ENTRIES(i) const int4 entries##i = __ldg((const int4*)row + (i) * 32);
+// Entries of the table are asked for one round ahead.
+#define FIRST_ENTRIES(i, table) int4 ahead##i = __ldg((const int4*)(table) + (i) * 32 + lane);
+#define ENTRIES(i) const int4 entries##i = ahead##i;
+#define NEXT_ENTRIES(i, next) ahead##i = __ldg((const int4*)(next) + (i) * 32 + lane);
 #define ENTRY(i, letter, number) entries##i.letter
+#define TERM(t) __ldg((const int4*)terms_in.data + (t))
+#define ASK_FOR(address) asm volatile("prefetch.global.L1 [%0];" :: "l"(address));
 #define NUMBER(pack) (pack)
 #define ROW_OF_LANES(row) memory[(row) * 32 + lane]
 #define MIN(a, b) LIBM(fmin)(a, b)
@@ -80,13 +86,19 @@ auto down = [](Lanes x, int h) { for (int l = 0; l + h < 32; ++l) x[l] = x[l + h
 #define DOWN(x, h) down(x, h)
 #define UNROLL _Pragma("clang loop unroll(disable)")
 #define ROLLED
+#define ROLLED_BY_4
 #define ROLLED_BY_8
 #define SYNC
 #define BARRIER
 #define CHIEF true
 #define READ(base, place) (base)[place]
-#define ENTRIES(i) const int* entries##i = row + (i) * 128;
+#define FIRST_ENTRIES(i, table)
+#define ENTRIES(i) const int* entries##i = row + (i) * 128 + 4 * lane;
+#define NEXT_ENTRIES(i, next)
 #define ENTRY(i, letter, number) entries##i[number]
+struct Term { int x, y, z, w; };
+#define TERM(t) ((const Term*)terms_in.data)[t]
+#define ASK_FOR(address)
 #define NUMBER(pack) (pack)[0]
 #define ROW_OF_LANES(row) (*(Lanes*)(memory + (row) * 32))
 #define MIN(a, b) ((b) < (a) ? (b) : (a))

@@ -71,15 +71,20 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     const int passes = reports && !KEEPS_K ? 2 : 1;
     ROLLED for (int pass = 0; pass < passes; ++pass) {{
     SYNC
+    EACH_LANE for (int i = 32 * lane; i < n_z; i += 1024) {{ ASK_FOR(z_of + i) }}
+    {linearize_first}
     ROLLED_BY_8 for (int i = 0; i < K_COUNT; ++i) EACH_LANE MEM(W_ROWS + i) = 0;
     EACH_LANE {{
         {clear}
     }}
     SYNC
-    ROLLED for (int item = 0; item < LINEARIZE_ITEMS; item += 32) EACH_LANE {{
-        const int* __restrict__ row = linearize_in.data + item * LINEARIZE_WIDTH + 4 * lane;
-        SCALAR* __restrict__ base = memory + lane;
-        {linearize}
+    ROLLED for (int item = 0; item < LINEARIZE_ITEMS; item += 32) {{
+        const int* __restrict__ row = linearize_in.data + item * LINEARIZE_WIDTH;
+        const int* __restrict__ next = row + (item + 32 < LINEARIZE_ITEMS) * 32 * LINEARIZE_WIDTH;
+        EACH_LANE {{
+            SCALAR* __restrict__ base = memory + lane;
+            {linearize}
+        }}
     }}
     SYNC
     EACH_LANE {{
@@ -147,8 +152,10 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
         Lanes worst_of = (Lanes)0;
         EACH_LANE {{
             Pack cost = (Pack)0, squares = (Pack)0, absolute = (Pack)0, worst = (Pack)0;
+            {evaluate_first}
             ROLLED for (int item = 0; item < EVALUATE_ITEMS; item += 32) {{
-                const int* __restrict__ row = evaluate_in.data + item * EVALUATE_WIDTH + 4 * lane;
+                const int* __restrict__ row = evaluate_in.data + item * EVALUATE_WIDTH;
+                const int* next = row + (item + 32 < EVALUATE_ITEMS) * 32 * EVALUATE_WIDTH;
                 const SCALAR* __restrict__ base = memory + lane;
                 {evaluate}
             }}
@@ -254,14 +261,15 @@ ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {
         const int* __restrict__ node = products_in.data + i * 8;
         const SCALAR* base = memory + lane;
         SCALAR with_d = 0, with_y = 0;
-        ROLLED for (int t = node[0]; t < node[2]; ++t) {
-            const int* __restrict__ term = terms_in.data + t * 3;
-            if (lane + term[2] >= 0 && lane + term[2] < 32) {
-                const int e = term[0];
-                const SCALAR entry = e < 0 ? READ(literals_in.data, -1 - e) : base[e];
-                if (t < node[1] || at >= n_z) with_d += entry * base[term[1]];
-                else with_y += entry * base[term[1]];
-            }
+        const int split = at < n_z ? node[1] : node[2], end = node[2];
+        ROLLED_BY_4 for (int t = node[0]; t < end; ++t) {
+            const auto term = TERM(t);
+            const int other = lane + term.z;
+            const bool is_there = other >= 0 && other < 32;
+            SCALAR entry = base[is_there && term.x >= 0 ? term.x : 0];
+            if (term.x < 0) entry = READ(literals_in.data, -1 - term.x);
+            const SCALAR product = entry * base[is_there ? term.y : 0];
+            if (is_there) (t < split ? with_d : with_y) += product;
         }
         const SCALAR q = MEM(Q_ROWS + i);
         if (at < n_z) {

@@ -135,6 +135,8 @@ class OnchipText:
             "ladder": ", ".join(literal(step, dtype) for step in rule.ladder),
             "clear": "\n".join(self._clear()),
             "linearize": self._linearize(dtype),
+            "linearize_first": _first(self._plans.linearize, "linearize"),
+            "evaluate_first": _first(self._plans.evaluate, "evaluate"),
             "prepare": "\n".join(self._prepare(lane, restart=restart)),
             "eliminate": "\n".join(lane.elimination()),
             "couple": COUPLE if self._m.n_separators else nothing,
@@ -374,10 +376,16 @@ def _width(plan: StagePlan) -> int:
     return -(-(1 + longest) // 4) * 4
 
 
+def _first(plan: StagePlan, name: str) -> str:
+    """Asks for the numbers of the first round."""
+    rounds = range(_width(plan) // 4)
+    return " ".join(f"FIRST_ENTRIES({i}, {name}_in.data)" for i in rounds)
+
+
 def _dispatched(plan: StagePlan, cases: Sequence[list[str]]) -> str:
-    """The case of an item; ``row`` points to its numbers in the table."""
+    """The case of an item; ``row`` and ``next`` are the tables of this round and of the next."""
     width = _width(plan)
-    lines = [f"ENTRIES({i})" for i in range(width // 4)]
+    lines = [f"ENTRIES({i}) NEXT_ENTRIES({i}, next)" for i in range(width // 4)]
     lines += [
         f"const int r{i - 1} = ENTRY({i // 4}, {'xyzw'[i % 4]}, {i % 4});" for i in range(1, width)
     ]

@@ -18,8 +18,8 @@ from warpmpc.symbolic.row_kinds import RowKind
 # Bounds of a row that has no row in U.
 ONE_BOUND = {RowKind.EQUALITY: -1, RowKind.LOWER: -2, RowKind.UPPER: -3}
 NODE_FIELDS = 8  # begin, split, end, upper, four penalties
-TERM_FIELDS = 3  # entry, factor, lane
-Terms = dict[Node, list[tuple[int, int, int]]]
+TERM_FIELDS = 4  # entry, factor, lane, nothing
+Terms = dict[Node, list[tuple[int, int, int, int]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def _add(memory: LaneMemory, entry: int, key: Pair, with_d: Terms, with_y: Terms
         section = "R" if other.is_row else "X"
         factor = memory.offset(section, memory.place[at], lane)
         table = with_y if other.is_row else with_d
-        table[_own(memory, this)].append((moved, factor, lane))
+        table[_own(memory, this)].append((moved, factor, lane, 0))
 
 
 def _own(memory: LaneMemory, node: Node) -> Node:

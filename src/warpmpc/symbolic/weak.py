@@ -102,33 +102,24 @@ def _local(
     model: StageModel, params: np.ndarray, rho: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Least diagonal of the Hessian and largest rho a^2 of each variable, over (z, z_next)."""
-    function = model.linearize("weights", ["A", "lower", "upper"])
-    here = next(_points(model, params))
-    A, lower, upper = (np.array(part).ravel() for part in function.call(here))
+    function = model.linearize("weights", ["P", "A", "lower", "upper"])
+    points = _points(model, params)
+    P, A, lower, upper = (np.array(part).ravel() for part in function.call(next(points)))
+    hessian, P_seen = model.hessian, [P]
+    if ca.depends_on(hessian.values, ca.vertcat(model.w, model.y)):
+        P_seen += [np.array(function.call(point)[0]).ravel() for point in points]
+    least = np.fmin.reduce(P_seen)  # leaves out what is no number
+    diagonal, strongest = np.zeros(model.w.numel()), np.zeros(model.w.numel())
+    on_diagonal = hessian.rows == hessian.cols
+    diagonal[hessian.cols[on_diagonal]] = np.nan_to_num(least[on_diagonal], nan=np.inf)
+    for block in hessian.blocks:
+        diagonal[block] = 0.0  # a projected block may be singular
     rows, cols = model.jacobian_positions
     several = np.bincount(rows, minlength=lower.size)[rows] > 1
     rho_rows = np.where(upper - lower < 1e-4, rho[1], rho[0])
     strength = np.where(several, rho_rows[rows] * np.nan_to_num(A) ** 2, 0.0)
-    strongest = np.zeros(model.w.numel())
     np.maximum.at(strongest, cols, strength)
-    return _least_diagonal(model, params), strongest
-
-
-def _least_diagonal(model: StageModel, params: np.ndarray) -> np.ndarray:
-    """Least diagonal of the Hessian over some points; infinite where it is never known."""
-    hessian = model.hessian
-    entries = np.flatnonzero(hessian.rows == hessian.cols)
-    function = model.linearize_part("diagonal", {"P": entries})
-    points = _points(model, params)
-    found = [np.array(function.call(next(points))[0]).ravel()]
-    if ca.depends_on(hessian.values[entries.tolist()], ca.vertcat(model.w, model.y)):
-        found += [np.array(function.call(point)[0]).ravel() for point in points]
-    diagonal = np.zeros(model.w.numel())
-    # The least of numbers: fmin leaves out those that are none.
-    diagonal[hessian.cols[entries]] = np.nan_to_num(np.fmin.reduce(found), nan=np.inf)
-    for block in hessian.blocks:
-        diagonal[block] = 0.0  # a projected block may be singular
-    return diagonal
+    return diagonal, strongest
 
 
 def _points(model: StageModel, params: np.ndarray) -> Iterator[list[np.ndarray]]:
