@@ -11,6 +11,8 @@ import warpmpc as wm
 from mpc_cases import mixed_stages, pendulum
 from onchip_cases import apart, as_problem, crane, limits, uneven
 from sqp_cases import points, soft_arm
+from trouble_cases import BATCH as TROUBLED
+from trouble_cases import gate, healthy, in_order, troubled
 from warpmpc.systems import car, cartpole, quadrotor
 from warpmpc.systems import pendulum as pendulum_system
 
@@ -128,6 +130,43 @@ def test_crossed_and_absent_bounds():
     )
     np.testing.assert_array_equal(found.status, wanted.status)
     np.testing.assert_allclose(found.z, wanted.z, atol=LIMITS["float64"])
+
+
+CHECKED = replace(QP, max_iter=1000, check_every=10, eps_abs=1e-7, eps_rel=1e-7)
+
+
+@pytest.mark.parametrize("mode", ["fixed", "converge"])
+def test_ends_are_those_of_the_staged_engine(mode):
+    """QPs that end at a tolerance, with all kinds of trouble; others keep every bit."""
+    settings = replace(FIXED, mode=mode, max_iter=8, qp=CHECKED, fused=None)
+    solver = wm.MPCSolver(gate(), settings, "float64", "onchip")
+    found = solver.solve(*in_order())
+    wanted = wm.MPCSolver(gate(), settings, "float64", "staged").solve(*in_order())
+    np.testing.assert_array_equal(found.status, wanted.status)
+    np.testing.assert_allclose(found.z, wanted.z, atol=LIMITS["float64"])
+    if mode == "converge":
+        np.testing.assert_array_equal(found.iterations, wanted.iterations)
+        np.testing.assert_array_equal(found.qp_iterations, wanted.qp_iterations)
+    x0, params, where = troubled(1)
+    others = np.setdiff1d(np.arange(TROUBLED), list(where.values()))
+    spoiled = leaves(solver.solve(x0, params))
+    for key, value in leaves(solver.solve(*healthy())).items():
+        np.testing.assert_array_equal(spoiled[key][others], value[others], err_msg=key)
+
+
+def test_checks_above_48_kilobytes():
+    """The cartpole with K beside its factors: dynamic shared memory."""
+    made = cartpole.make()
+    qp = replace(made.settings.qp, max_iter=200, check_every=25)
+    settings = replace(made.settings, qp=qp)
+    x0 = made.sample(100, 0)
+    found = wm.MPCSolver(made.problem, settings, "float32", "onchip").solve(x0.astype("float32"))
+    wanted = wm.MPCSolver(made.problem, settings, "float64", "staged").solve(x0)
+    assert len(np.unique(found.qp_iterations)) > 1
+    near = np.asarray(found.qp_iterations) == np.asarray(wanted.qp_iterations)
+    assert near.mean() > 0.5
+    off = np.abs(np.asarray(found.u)[:, 0] - np.asarray(wanted.u)[:, 0])[near]
+    assert np.median(off) < 1e-3
 
 
 def test_gradient(solver):
