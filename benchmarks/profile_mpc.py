@@ -28,7 +28,7 @@ def main(batches: tuple[int, ...]) -> None:
         system = systems.make(name)
         settings = replace(system.settings, max_iter=1)
         solver = MPCSolver(system.problem, settings, "float32", engine)
-        double = MPCSolver(system.problem, settings, "float64", "dense")
+        double = MPCSolver(system.problem, settings, "float64", "sparse")
         for batch in batches:
             x0 = system.sample(batch, 0)
             with warp_only():

@@ -43,7 +43,7 @@ def main() -> None:
         system = systems.make(name, horizon=horizon, **ITERATIONS)
         qp = replace(system.settings.qp_settings("float32"), check_every=checks)
         settings = replace(system.settings, qp=qp)
-        double = MPCSolver(system.problem, settings, "float64", "dense")
+        double = MPCSolver(system.problem, settings, "float64", "sparse")
         if sides:
             settings, staged = replace(settings, fused=True), StagedSettings(sides=sides)
             single = MPCSolver(system.problem, settings, "float32", "staged", staged=staged)

@@ -33,7 +33,8 @@ const int* __restrict__ nodes = nodes_in.data;
 // A number of the caller that belongs to a node; nothing where a lane has no such node.
 auto fetch = [&](const SCALAR* from, int node, int first, int lane) -> SCALAR {{
     const int i = READ(nodes, node * 32 + lane + nothing);
-    return i < 0 ? (SCALAR)0 : from[i - first];
+    const SCALAR x = from[i < 0 ? 0 : i - first];
+    return i < 0 ? (SCALAR)0 : x;
 }};
 auto put = [&](SCALAR* to, int node, int first, int lane, SCALAR x) {{
     const int i = READ(nodes, node * 32 + lane);
@@ -46,11 +47,12 @@ Lanes odd = (Lanes)0;
 ROLLED_BY_8 for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
     const int at = READ(nodes, i * 32 + lane);
     const bool is_row = at >= n_z;
-    const SCALAR x = at < 0 ? (SCALAR)0 : is_row ? s_of[at - n_z] : d_of[at];
-    const SCALAR y = is_row ? y_of[at - n_z] : (SCALAR)0;
-    MEM(X_ROWS + i) = x;
+    // Something is read in any case: loads behind branches would wait for each other.
+    const SCALAR x = *(is_row ? s_of + (at - n_z) : d_of + (at < 0 ? 0 : at));
+    const SCALAR y = *(is_row ? y_of + (at - n_z) : d_of);
+    MEM(X_ROWS + i) = at < 0 ? (SCALAR)0 : x;
     if (is_row) MEM(R_ROWS + i) = y;
-    OF_LANE(odd) += (x - x) + (y - y);
+    OF_LANE(odd) += at < 0 ? (SCALAR)0 : (x - x) + (is_row ? y - y : (SCALAR)0);
 }}
 // Numbers that are not finite are what a problem without solution leaves behind.
 if (!(summed(odd) == 0)) ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
@@ -255,14 +257,20 @@ Lanes slope_of = (Lanes)0, of[8];
 UNROLL for (int i = 0; i < 8; ++i) of[i] = (Lanes)0;
 #define LARGEST(i, value) \
     { const SCALAR size = LIBM(fabs)(value); OF_LANE(of[i]) = MAX(OF_LANE(of[i]), size); }
+// What a node needs from the caller's memory is asked for while the one before is worked on.
+FIRST_NODE
 ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {
-    const int at = READ(nodes, i * 32 + lane);
+    const int at = NODE_AT(i);
+    const auto span = NODE_SPAN(i);
+    const SCALAR z = NODE_Z;
+    const int next = i + 1 < X_COUNT ? i + 1 : i;
+    NEXT_NODE(next)
     if (at >= 0) {
         const int* __restrict__ node = products_in.data + i * 8;
         const SCALAR* base = memory + lane;
         SCALAR with_d = 0, with_y = 0;
-        const int split = at < n_z ? node[1] : node[2], end = node[2];
-        ROLLED_BY_4 for (int t = node[0]; t < end; ++t) {
+        const int end = span.z, split = at < n_z ? span.y : end;
+        ROLLED_BY_4 for (int t = span.x; t < end; ++t) {
             const auto term = TERM(t);
             const int other = lane + term.z;
             const bool is_there = other >= 0 && other < 32;
@@ -279,10 +287,10 @@ ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {
             LARGEST(1, q)
             LARGEST(2, q + with_y + with_d)
             LARGEST(6, d)
-            LARGEST(7, z_of[at])
+            LARGEST(7, z)
         } else {
             const SCALAR y = MEM(R_ROWS + i), s = MEM(X_ROWS + i);
-            const int up = node[3];
+            const int up = span.w;
             const SCALAR hi = up >= 0 ? MEM(U_ROWS + up) : up == -2 ? (SCALAR)INFINITY : q;
             const SCALAR lo = up == -3 ? (SCALAR)-INFINITY : q;
             const SCALAR bound = y > 0 ? hi : y < 0 ? lo : (SCALAR)0;

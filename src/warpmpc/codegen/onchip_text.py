@@ -32,7 +32,7 @@ from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import LANES, Node
 from warpmpc.symbolic.row_kinds import RowKind
 
-_AT_ONCE = 4  # loads that wait together while all registers are taken
+_AT_ONCE = 8  # loads that wait together
 STATIC_SHARED = 48 * 1024  # bytes that a kernel may declare itself
 
 
