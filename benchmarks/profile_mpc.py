@@ -13,10 +13,11 @@ import jax
 import numpy as np
 from warp_only import warp_only
 
-from warpmpc import MPCSolver, systems
+from warpmpc import MPCSolver, StagedSettings, systems
 
 CASES = (("cartpole", "staged"), ("quadrotor", "staged"), ("cartpole", "onchip"))
 BATCHES = (10_000, 100_000)
+TWO_SIDES = 16_384  # batches below have two threads per problem, as the model chooses on an H200
 CHECKED = 32
 LIMIT = 1e-2  # of the largest variable
 
@@ -27,9 +28,12 @@ def main(batches: tuple[int, ...]) -> None:
     for name, engine in CASES:
         system = systems.make(name)
         settings = replace(system.settings, max_iter=1)
-        solver = MPCSolver(system.problem, settings, "float32", engine)
         double = MPCSolver(system.problem, settings, "float64", "sparse")
         for batch in batches:
+            # With JAX on the CPU the library would choose for the CPU.
+            sides = StagedSettings(sides=2 if batch < TWO_SIDES else 1)
+            staged = sides if engine == "staged" else None
+            solver = MPCSolver(system.problem, settings, "float32", engine, staged=staged)
             x0 = system.sample(batch, 0)
             with warp_only():
                 found = np.asarray(solver.solve(x0.astype("float32")).z[:CHECKED])

@@ -3,7 +3,7 @@
     python docs/figures/hero.py [FILE]
 
 Solves the benchmark systems on whatever device there is; the rates are read from
-`benchmarks/results/sweep_h200.jsonl`, correct rows of the published settings only.
+`benchmarks/results`, correct rows of the published settings and the engine that `auto` takes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from warpmpc.bench.report import workload
 from warpmpc.systems import cartpole, quadrotor_obstacles
 
 ROOT = Path(__file__).parents[2]
-RATES = ROOT / "benchmarks" / "results" / "sweep_h200.jsonl"
+RESULTS = ROOT / "benchmarks" / "results"
+RATES = {"cartpole": "onchip_h200.jsonl", "quadrotor": "sweep_h200.jsonl"}
 BATCH = 300
 PAPER, INK, DIM = "#10151f", "#eef2f7", "#8494a8"
 COLORS = {("cartpole", 100, 10, 50): "#ffb454", ("quadrotor", 40, 1, 25): "#4fc3f7"}
@@ -70,11 +71,10 @@ def draw_rates(axes: Axes) -> None:
 
     Where several variants were measured, the fastest.
     """
-    rows = [row for row in read_rows(RATES) if row["correct"] and row["dtype"] == "float32"]
     for work, color in COLORS.items():
         fastest: dict[int, float] = {}
-        for row in rows:
-            if workload(row) == work:
+        for row in read_rows(RESULTS / RATES[work[0]]):
+            if workload(row) == work and row["correct"] and row["dtype"] == "float32":
                 rate = row["sqp"]["per_s"]
                 fastest[row["batch"]] = max(rate, fastest.get(row["batch"], 0.0))
         batches = sorted(fastest)

@@ -94,7 +94,7 @@ def _draw_rates(axes: Axes, rows: Sequence[Row]) -> None:
     if streamed:  # what stays on chip is not limited by memory
         draw_roof(axes, streamed[0], "sqp")
     finish_axes(axes, sorted({row["batch"] for row in rows}))
-    axes.legend(loc="lower right", frameon=False, fontsize=9, labelcolor=style.INK)
+    axes.legend(loc="best", frameon=False, fontsize=9, labelcolor=style.INK)
 
 
 def _draw_shares(axes: Axes, rows: Sequence[Row]) -> None:
