@@ -1,0 +1,37 @@
+"""What only CUDA sees of the on-chip engine compiles, on machines without a GPU, too."""
+
+from dataclasses import replace
+
+import pytest
+import warp as wp
+
+from mpc_cases import pendulum
+from onchip_cases import apart, as_problem
+from sqp_cases import FIXED, FIXED_QP, soft_arm
+from warpmpc import MPCSolver
+from warpmpc.kernels.loading import start_warp
+from warpmpc.kernels.onchip_engine import OnchipCounts
+from warpmpc.sqp.onchip import OnchipIteration
+
+HOPPER = 90
+PLAIN = replace(FIXED, convexify="gershgorin")
+ENDING = replace(PLAIN, mode="converge", qp=replace(FIXED_QP, check_every=5))
+CASES = {
+    "plain": (lambda: pendulum(33), PLAIN, "float32"),
+    "no_separators": (apart, PLAIN, "float64"),
+    "soft_ending": (soft_arm, ENDING, "float32"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_compiles_for_a_gpu(name, tmp_path):
+    make, settings, dtype = CASES[name]
+    solver = MPCSolver(as_problem(make()), settings, dtype, "onchip")
+    iteration = OnchipIteration(solver.programs, solver.qp, settings)
+    counts = OnchipCounts(2, 10, record=True, restart=False, profile=True, ends=settings.converges)
+    text = iteration.kernel.kernel_text(counts, list(solver.programs.point_rows))
+    start_warp()
+    module = text.kernel().module
+    wp.compile_aot_module(module, arch=HOPPER, module_dir=tmp_path, use_ptx=True)
+    (found,) = tmp_path.glob("*.ptx")
+    assert "prefetch.global.L1" in found.read_text(errors="replace")
