@@ -18,6 +18,7 @@ def settings():
     """JAX's settings are as before afterwards."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update("jax_compilation_cache_dir", None)  # whatever the environment says
     yield jax.config
     for name, value in before.items():
         jax.config.update(name, value)

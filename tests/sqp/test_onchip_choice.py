@@ -15,7 +15,8 @@ from warpmpc.systems import car, cartpole, quadrotor
 from warpmpc.systems import pendulum as pendulum_system
 
 IMPOSSIBLE = {
-    "fused=True asks for three launches": {"fused": True},
+    "fused=True is for engines of several launches": {"fused": True},
+    "fused=False is for engines of several launches": {"fused": False},
     "QPs are scaled": {"qp": replace(FIXED_QP, scaling=2)},
     "rho is adapted": {"qp": ADMMSettings(scaling=0, check_every=5)},
     "Hessian blocks are projected": {"hessian": "exact", "convexify": "project"},
@@ -30,6 +31,10 @@ class TestRefusals:
             SettingsError, match=f'engine="onchip" is not possible because {reason}'
         ):
             MPCSolver(pendulum(3), settings, "float64", "onchip")
+
+    def test_kernels_of_another_engine(self):
+        with pytest.raises(SettingsError, match="`staged` is for kernels of another engine"):
+            MPCSolver(pendulum(3), FIXED, "float64", "onchip", staged=StagedSettings(sides=2))
 
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     def test_too_large(self, dtype):

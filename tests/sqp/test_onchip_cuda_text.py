@@ -6,9 +6,10 @@ import pytest
 import warp as wp
 
 from mpc_cases import pendulum
-from onchip_cases import apart, as_problem
+from onchip_cases import apart, as_problem, crane
 from sqp_cases import FIXED, FIXED_QP, soft_arm
 from warpmpc import MPCSolver
+from warpmpc.codegen import lane_text
 from warpmpc.kernels.loading import start_warp
 from warpmpc.kernels.onchip_engine import OnchipCounts
 from warpmpc.sqp.onchip import OnchipIteration
@@ -18,13 +19,17 @@ PLAIN = replace(FIXED, convexify="gershgorin")
 ENDING = replace(PLAIN, mode="converge", qp=replace(FIXED_QP, check_every=5))
 CASES = {
     "plain": (lambda: pendulum(33), PLAIN, "float32"),
+    "more_than_48_KB": (lambda: crane(70), ENDING, "float64"),
     "no_separators": (apart, PLAIN, "float64"),
     "soft_ending": (soft_arm, ENDING, "float32"),
 }
 
 
+@pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_compiles_for_a_gpu(name, tmp_path):
+def test_compiles_for_a_gpu(name, folded, tmp_path, monkeypatch):
+    if folded:
+        monkeypatch.setattr(lane_text, "_LONGEST_LOOP", 0)
     make, settings, dtype = CASES[name]
     solver = MPCSolver(as_problem(make()), settings, dtype, "onchip")
     iteration = OnchipIteration(solver.programs, solver.qp, settings)

@@ -104,7 +104,7 @@ def _quickest(rows: Sequence[Row]) -> list[str]:
     return [
         f"a solve of batch {row['batch']} takes {times_ms['step_ms']:.3g} ms in the loop, "
         f"{times_ms['call_ms']:.3g} ms as a call from Python"
-        + ("" if on_device is None else f", {on_device:.3g} ms of it in kernels")
+        + ("" if on_device is None else f", {on_device:.3g} ms in kernels")
     ]
 
 

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         metavar="NAME",
         default="auto",
-        help="onchip, staged, sparse or dense (default auto)",
+        help="onchip (with --mode fixed), staged, sparse or dense (default auto)",
     )
     add_device(parser)
     parser.add_argument(

@@ -24,10 +24,10 @@ from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import Node, Pair, pair
 from warpmpc.symbolic.row_kinds import RowKind
 
+_LONGEST_LOOP = 1000  # multiply-adds; measured on an H200: up to 700 are faster unfolded
 # What lanes keep between blocks: entries of L, inverse pivots, couplings with separators, the
 # right-hand side of separators, the same reduced, what goes to the next lane, the solution, and
 # what comes from both sides.
-_LONGEST_LOOP = 1000  # multiply-adds; measured on an H200: up to 700 are faster unfolded
 KEPT = ("l", "i", "e", "g", "s", "b", "y", "before", "behind")
 
 

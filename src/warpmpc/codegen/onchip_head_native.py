@@ -56,13 +56,6 @@ FORGET
 #define NEXT_ENTRIES(i, next) ahead##i = __ldg((const int4*)(next) + (i) * 32 + lane);
 #define ENTRY(i, letter, number) entries##i.letter
 #define TERM(t) __ldg((const int4*)terms_in.data + (t))
-#define SPAN(i) __ldg((const int4*)products_in.data + 2 * (i))
-#define FIRST_NODE int at_ahead; int4 span_ahead; SCALAR z_ahead; NEXT_NODE(0)
-#define NEXT_NODE(i) at_ahead = READ(nodes, (i) * 32 + lane); span_ahead = SPAN(i); \
-    z_ahead = z_of[at_ahead >= 0 && at_ahead < n_z ? at_ahead : 0];
-#define NODE_AT(i) at_ahead
-#define NODE_SPAN(i) span_ahead
-#define NODE_Z z_ahead
 #define ASK_FOR(address) asm volatile("prefetch.global.L1 [%0];" :: "l"(address));
 #define NUMBER(pack) (pack)
 #define ROW_OF_LANES(row) memory[(row) * 32 + lane]
@@ -105,11 +98,6 @@ auto down = [](Lanes x, int h) { for (int l = 0; l + h < 32; ++l) x[l] = x[l + h
 #define ENTRY(i, letter, number) entries##i[number]
 struct Term { int x, y, z, w; };
 #define TERM(t) ((const Term*)terms_in.data)[t]
-#define FIRST_NODE
-#define NEXT_NODE(i)
-#define NODE_AT(i) READ(nodes, (i) * 32 + lane)
-#define NODE_SPAN(i) ((const Term*)products_in.data)[2 * (i)]
-#define NODE_Z z_of[at >= 0 && at < n_z ? at : 0]
 #define ASK_FOR(address)
 #define NUMBER(pack) (pack)[0]
 #define ROW_OF_LANES(row) (*(Lanes*)(memory + (row) * 32))

@@ -6,10 +6,10 @@ see `LaneMemory`; z stays in the caller's array, d, s and y are read at the begi
 the end.  Between QPs X has d and s, R has y.
 """
 
-# Values of `qp.types.Status`.
 SOLVE = r"""
 {invert}
 auto inverted = [&](Lanes x) -> Lanes {{ EACH_LANE OF_LANE(x) = invert(OF_LANE(x)); return x; }};
+// Values of `qp.types.Status`.
 enum {{ SOLVED, RUNNING, PRIMAL_INFEASIBLE, DUAL_INFEASIBLE, NON_FINITE, INVALID_BOUNDS }};
 const Offset problem = thread >> 5;
 if (problem >= z_io.shape[0]) return;
@@ -21,20 +21,16 @@ SCALAR* y_of = y_io.data + problem * n_g;
 {inputs}
 int* status_of = status_out.data + problem * status_out.shape[1];
 SCALAR* report_of = report_out.data + problem * report_out.shape[1];
+if (CHIEF) for (int i = 0; i < status_out.shape[1]; ++i) status_of[i] = 0;  // SOLVED by nothing
 if (!active_in.data[problem]) {{
-    if (CHIEF) {{ status_of[0] = SOLVED; status_of[1] = 0; }}
     EACH_LANE for (int i = lane; i < report_out.shape[1]; i += 32) report_of[i] = 0;
     return;
 }}
-#if PROFILE
-if (CHIEF) for (int i = 2; i < 8; ++i) status_of[i] = 0;
-#endif
 const int* __restrict__ nodes = nodes_in.data;
 // A number of the caller that belongs to a node; nothing where a lane has no such node.
 auto fetch = [&](const SCALAR* from, int node, int first, int lane) -> SCALAR {{
     const int i = READ(nodes, node * 32 + lane + nothing);
-    const SCALAR x = from[i < 0 ? 0 : i - first];
-    return i < 0 ? (SCALAR)0 : x;
+    return i < 0 ? (SCALAR)0 : from[i - first];
 }};
 auto put = [&](SCALAR* to, int node, int first, int lane, SCALAR x) {{
     const int i = READ(nodes, node * 32 + lane);
@@ -47,12 +43,11 @@ Lanes odd = (Lanes)0;
 ROLLED_BY_8 for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
     const int at = READ(nodes, i * 32 + lane);
     const bool is_row = at >= n_z;
-    // Something is read in any case: loads behind branches would wait for each other.
-    const SCALAR x = *(is_row ? s_of + (at - n_z) : d_of + (at < 0 ? 0 : at));
-    const SCALAR y = *(is_row ? y_of + (at - n_z) : d_of);
-    MEM(X_ROWS + i) = at < 0 ? (SCALAR)0 : x;
+    const SCALAR x = at < 0 ? (SCALAR)0 : is_row ? s_of[at - n_z] : d_of[at];
+    const SCALAR y = is_row ? y_of[at - n_z] : (SCALAR)0;
+    MEM(X_ROWS + i) = x;
     if (is_row) MEM(R_ROWS + i) = y;
-    OF_LANE(odd) += at < 0 ? (SCALAR)0 : (x - x) + (is_row ? y - y : (SCALAR)0);
+    OF_LANE(odd) += (x - x) + (y - y);
 }}
 // Numbers that are not finite are what a problem without solution leaves behind.
 if (!(summed(odd) == 0)) ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
@@ -257,20 +252,14 @@ Lanes slope_of = (Lanes)0, of[8];
 UNROLL for (int i = 0; i < 8; ++i) of[i] = (Lanes)0;
 #define LARGEST(i, value) \
     { const SCALAR size = LIBM(fabs)(value); OF_LANE(of[i]) = MAX(OF_LANE(of[i]), size); }
-// What a node needs from the caller's memory is asked for while the one before is worked on.
-FIRST_NODE
 ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {
-    const int at = NODE_AT(i);
-    const auto span = NODE_SPAN(i);
-    const SCALAR z = NODE_Z;
-    const int next = i + 1 < X_COUNT ? i + 1 : i;
-    NEXT_NODE(next)
+    const int at = READ(nodes, i * 32 + lane);
     if (at >= 0) {
         const int* __restrict__ node = products_in.data + i * 8;
         const SCALAR* base = memory + lane;
         SCALAR with_d = 0, with_y = 0;
-        const int end = span.z, split = at < n_z ? span.y : end;
-        ROLLED_BY_4 for (int t = span.x; t < end; ++t) {
+        const int split = at < n_z ? node[1] : node[2], end = node[2];
+        ROLLED_BY_4 for (int t = node[0]; t < end; ++t) {
             const auto term = TERM(t);
             const int other = lane + term.z;
             const bool is_there = other >= 0 && other < 32;
@@ -287,10 +276,10 @@ ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {
             LARGEST(1, q)
             LARGEST(2, q + with_y + with_d)
             LARGEST(6, d)
-            LARGEST(7, z)
+            LARGEST(7, z_of[at])
         } else {
             const SCALAR y = MEM(R_ROWS + i), s = MEM(X_ROWS + i);
-            const int up = span.w;
+            const int up = node[3];
             const SCALAR hi = up >= 0 ? MEM(U_ROWS + up) : up == -2 ? (SCALAR)INFINITY : q;
             const SCALAR lo = up == -3 ? (SCALAR)-INFINITY : q;
             const SCALAR bound = y > 0 ? hi : y < 0 ? lo : (SCALAR)0;

@@ -32,7 +32,7 @@ from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import LANES, Node
 from warpmpc.symbolic.row_kinds import RowKind
 
-_AT_ONCE = 8  # loads that wait together
+_AT_ONCE = 4  # loads that wait together while all registers are taken
 STATIC_SHARED = 48 * 1024  # bytes that a kernel may declare itself
 
 
@@ -101,7 +101,6 @@ def onchip_head(memory: LaneMemory, dtype: str, *, static: bool, profile: bool) 
         "LEVELS": memory.levels,
         "K_COUNT": memory.dump,
     }
-    defines |= {"PER_LANE": memory.layout.per_lane}
     lines = "".join(f"#define {name} {value}\n" for name, value in defines.items())
     head = HEAD.replace("KEPT_NUMBERS", _kept_text(LaneText(memory, dtype).counts))
     return f"{lines}#define TINY {TINY[dtype]}\n{preamble(dtype)}{head}{REDUCE}"

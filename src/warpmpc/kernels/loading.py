@@ -96,11 +96,12 @@ def _no_driver_is_no_news() -> Iterator[None]:
     No setting of Warp reaches it.  Whatever else is written to standard error meanwhile follows.
     """
     try:
+        held = tempfile.TemporaryFile()  # noqa: SIM115, closed below
         saved = os.dup(STANDARD_ERROR)
-    except OSError:  # it is closed
+    except OSError:  # nowhere to keep it, or it is closed
         yield
         return
-    with tempfile.TemporaryFile() as held:
+    with held:
         os.dup2(held.fileno(), STANDARD_ERROR)
         try:
             yield

@@ -90,7 +90,7 @@ class OnchipKernel:
             dtype: "float32" or "float64".
         """
         self._memory, self._text, self._dtype = memory, text, dtype
-        self._kernels: dict[OnchipCounts, wp.Kernel] = {}
+        self._kernels: dict[tuple[bool, ...], wp.Kernel] = {}
         with jax.ensure_compile_time_eval():
             self._tables = [_pointed(table, jnp.int32) for table in tables]
             lanes = (memory.node_index, memory.absent)
@@ -136,9 +136,10 @@ class OnchipKernel:
         )
 
     def _kernel(self, counts: OnchipCounts, names: Sequence[str]) -> wp.Kernel:
-        if counts not in self._kernels:
-            self._kernels[counts] = self.kernel_text(counts, names).kernel()
-        return self._kernels[counts]
+        kind = (counts.record, counts.restart, counts.profile, counts.ends)
+        if kind not in self._kernels:
+            self._kernels[kind] = self.kernel_text(counts, names).kernel()
+        return self._kernels[kind]
 
     def solve(
         self,

@@ -163,7 +163,8 @@ def uses_onchip(
     """
     laid_out = partial(lane_memory, programs, checks=qp.settings.check_every > 0)
     if engine == "onchip":
-        reason = onchip_obstacle(programs, qp, settings, laid_out)
+        of_staged = None if free else "`staged` is for kernels of another engine"
+        reason = of_staged or onchip_obstacle(programs, qp, settings, laid_out)
         if reason is not None:
             raise SettingsError(
                 f'engine="onchip" is not possible because {reason}; use engine="auto".'
@@ -188,7 +189,7 @@ def onchip_obstacle(
     """Why a solve cannot be one launch, or None; `memory` is called if all else allows it."""
     admm = qp.settings
     reasons = (
-        (bool(settings.fused), "fused=True asks for three launches per iteration"),
+        (settings.fused is not None, f"fused={settings.fused} is for engines of several launches"),
         (bool(admm.scaling), "QPs are scaled"),
         (bool(admm.adaptive_rho_every), "rho is adapted"),
         (programs.has_blocks, "Hessian blocks are projected"),
