@@ -47,11 +47,12 @@ def check_array(array: ArrayLike, name: str, size: int, dtype: str) -> jax.Array
         size: Values per instance.
         dtype: What the solver works in.
     """
-    check_dtype(dtype)  # 64-bit mode may have been left since the solver was made
+    if dtype != "float32":  # this runs in every call of control loops: what can be left out is
+        check_dtype(dtype)  # 64-bit mode may have been left since the solver was made
     given = getattr(array, "dtype", None)
     if given is None:
         raise ProblemError(f"{name} must be a NumPy or JAX array, got {type(array).__name__}.")
-    if str(given) != dtype:
+    if given != dtype:
         raise ProblemError(
             f"{name} has dtype {given} but the solver works in {dtype}; "
             f'cast it with `.astype("{dtype}")`.'
@@ -64,4 +65,4 @@ def check_array(array: ArrayLike, name: str, size: int, dtype: str) -> jax.Array
         raise ProblemError(
             f"{name} is empty: shape {tuple(array.shape)}; pass at least one instance."
         )
-    return jnp.asarray(array)
+    return array if isinstance(array, jax.Array) else jnp.asarray(array)

@@ -358,9 +358,9 @@ class MPCSolver:
                     f"warm_start.{name} has leading axes {list(array.shape[:-1])} but the data "
                     f"have {list(leading)}."
                 )
-            arrays[name] = jnp.broadcast_to(array, (*leading, sizes[name]))
-        z, d, s, y = (self._moved(a) for a in arrays.values())
-        return MPCWarmStart(z, QPState(d, s, y))
+            to = (*leading, sizes[name])
+            arrays[name] = self._moved(array if array.shape == to else jnp.broadcast_to(array, to))
+        return MPCWarmStart(arrays["z"], QPState(arrays["d"], arrays["s"], arrays["y"]))
 
     def _moved(self, array: jax.Array) -> jax.Array:
         if self._device is None or isinstance(array, Tracer):
