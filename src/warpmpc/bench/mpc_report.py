@@ -70,8 +70,8 @@ def summary(rows: Sequence[Row]) -> str:
     lines: list[str] = []
     good = usable(rows)
     for dtype in dict.fromkeys(row["dtype"] for row in good):
-        best = max((row for row in good if row["dtype"] == dtype), key=_per_s)
-        lines += [_best(best), *_quickest([row for row in good if row["dtype"] == dtype])]
+        alike = [row for row in good if row["dtype"] == dtype]
+        lines += [_best(max(alike, key=_per_s)), *_quickest(alike)]
     return "\n".join(lines + left_out(rows))
 
 

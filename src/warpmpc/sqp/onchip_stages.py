@@ -190,11 +190,12 @@ def stage_parts(programs: StagePrograms, layout: LaneLayout) -> list[StagePart]:
     """
     names = [set(model.stage.row_names) for model in programs.models]
     most = max(range(len(names)), key=lambda group: len(programs.assembly.stages[group]))
-    tried = [_divided(programs, names[most] & other) for other in (names[most], *names)]
+    common = dict.fromkeys(frozenset(names[most] & other) for other in (names[most], *names))
+    tried = [_divided(programs, some) for some in common]
     return min(tried, key=lambda parts: _work(programs, layout, parts))
 
 
-def _divided(programs: StagePrograms, common: set[str]) -> list[StagePart]:
+def _divided(programs: StagePrograms, common: frozenset[str]) -> list[StagePart]:
     """Parts of all groups; a stage that lacks one of the common rows is a rest as a whole."""
     parts = []
     for group, model in enumerate(programs.models):
