@@ -7,6 +7,7 @@ import pytest
 from mpc_cases import pendulum
 from onchip_cases import crane, limits, masses, memory_of
 from sqp_cases import soft_arm
+from warpmpc.codegen.lane_residuals import LaneResiduals
 from warpmpc.codegen.lane_text import KEPT, LaneText
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.systems import cartpole
@@ -52,9 +53,13 @@ def test_what_is_saved_is_loaded(memory):
     eliminated = "\n".join(text.elimination())
     loaded = re.findall(r"LOAD\((\d+), (\w+)\)", "\n".join(text.loaded()))
     assert len(set(loaded)) == len(loaded)
-    for when in ("NOW", "LATE"):
-        saved = re.findall(rf"SAVE_{when}\((\d+), (\w+), ", eliminated)
-        assert sorted(saved) == sorted(loaded)
+    assert sorted(loaded) == sorted(re.findall(r"SAVE_NOW\((\d+), (\w+), ", eliminated))
+    # Couplings are entries of K, which is saved before: on CUDA they are taken from there.
+    taken = re.findall(r"LOAD_AS\((\d+), e, (\d+), k\)", "\n".join(text.loaded()))
+    saved = "\n".join(LaneResiduals(memory, "float64").save(couplings=True))
+    assert sorted(re.findall(r"SAVE\((\d+), k, ", saved)) == sorted({j for _, j in taken})
+    loaded += [(i, "e") for i, _ in taken]
+    assert sorted(loaded) == sorted(re.findall(r"SAVE_LATE\((\d+), (\w+), ", eliminated))
     kept = {name: [int(i) for i, of in loaded if of == name] for name in "lie"}
     assert kept["l"] == list(range(memory.elimination.n_L))
     read = re.findall(r"KEEP\((\d+), ([ie])\)", "\n".join(text.iteration()))
@@ -77,7 +82,12 @@ def test_counts_are_those_of_the_text(memory):
     counts, size = text.counts, memory.n_separators
     assert counts["l"] == memory.elimination.n_L
     solves = 2 * (2 * counts["l"] + memory.n_interior) + 2 * counts["e"]
-    assert text.counted_operations() == solves + (2 * memory.levels + 1) * size**2
+    assert text.counted_operations() == solves + memory.n_blocks * size**2
+    products = re.findall(
+        r"MEM\(W_ROWS \+ \((\d+)\) \* \d+ \+ (\d+)\)", "\n".join(text.iteration())
+    )
+    if not text.folds:
+        assert len(set(products)) == len(products) == memory.n_blocks * size**2
     assert text.counted_values()["working"] == memory.n_interior + 2 * size
 
 
@@ -101,7 +111,26 @@ def test_long_loops_are_folded(memory):
     lines = text.iteration()
     assert text.folds == any("half < 2" in line for line in lines)
     levels = sum("FROM_BEFORE(0, before, s" in line for line in lines)
-    assert levels == (1 if text.folds else memory.levels)
+    assert levels == (1 if text.folds else memory.levels - 1)
+    assert sum("FROM_ACROSS(0, before, s" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 5])
+def test_blocks_in_registers(blocks):
+    """The last blocks of the reduction are loaded once, and no iteration reads them from memory."""
+    memory = memory_of(pendulum(40))
+    kept, size = memory.keeping(blocks), memory.n_separators
+    assert kept.sections["W"].count <= memory.sections["W"].count
+    text = LaneText(kept, "float64")
+    lines = "\n".join(text.iteration())
+    count = blocks * size**2
+    assert text.counts["u"] == text.counted_values()["reduction"] == count
+    assert {int(i) for i in re.findall(r"KEEP\((\d+), u\)", lines)} == set(range(count))
+    assert set(re.findall(r"LOAD\((\d+), u\)", "\n".join(text.loaded()))) == set(
+        map(str, range(count))
+    )
+    read = {int(block) for block in re.findall(r"MEM\(W_ROWS \+ \((\d+)\)", lines)}
+    assert read == set(range(kept.stored_blocks))
 
 
 def test_rows_of_known_kind_read_neither_rho_nor_a_second_bound():

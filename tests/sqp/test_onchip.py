@@ -116,12 +116,19 @@ def test_long_loops_are_folded(name, monkeypatch):
     compare(name, "staged")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["exact_merit", "soft", "all_penalties_merit", "crane", "car"])
-@pytest.mark.parametrize("room", [0, 1])
-def test_with_and_without_room_for_K(name, room, monkeypatch):
-    """Without it stages are evaluated once more, for residuals."""
-    monkeypatch.setattr(module, "_problems_at_once", lambda *_: room)
+@pytest.mark.parametrize("count", [0, 1, 3, None])
+@pytest.mark.parametrize(
+    "name", ["exact_merit", *(pytest.param(n, marks=pytest.mark.slow) for n in ("crane", "car"))]
+)
+def test_blocks_in_registers(name, count, monkeypatch):
+    """Of the reduction: none, some, or all."""
+    laid_out = module.lane_memory
+
+    def kept(programs):
+        memory = laid_out(programs)
+        return memory.keeping(memory.n_blocks if count is None else min(count, memory.n_blocks))
+
+    monkeypatch.setattr(module, "lane_memory", kept)
     compare(name, "staged")
 
 
@@ -296,10 +303,8 @@ def test_gradient_is_that_of_the_staged_engine(solver, staged, x0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line_search", [LADDER, MERIT], ids=["filter", "merit"])
-@pytest.mark.parametrize("room", [0, 1])
-def test_soft_bounds_by_parameter(room, line_search, monkeypatch):
+def test_soft_bounds_by_parameter(line_search):
     """Soft rows are no equalities, even where a parameter makes their bounds equal."""
-    monkeypatch.setattr(module, "_problems_at_once", lambda *_: room)
     bounds = [[-0.1, 0.1], [-np.inf, np.inf], [-0.1, np.inf], [0.05, 0.05]]
     x0 = np.random.default_rng(0).uniform(-1, 1, (4, 2))
     settings = replace(TEN, line_search=line_search, record=True)

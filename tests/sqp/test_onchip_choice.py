@@ -39,24 +39,27 @@ class TestRefusals:
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     def test_too_large(self, dtype):
         """A quadrotor: the message names the resource and how much of it is missing."""
-        made = quadrotor.make()
+        made = quadrotor.make(horizon=70)
         message = r"needs ([\d.]+) KB of shared memory, ([\d.]+) KB more than a multiprocessor has"
         with pytest.raises(SettingsError, match=message) as refused:
             MPCSolver(made.problem, made.settings, dtype, "onchip")
         needed, missing = map(float, re.search(message, str(refused.value)).groups())
         assert 0 < missing < needed  # a few hundred bytes must not be called nothing
 
-    def test_too_large_with_checks(self, monkeypatch):
-        """Checks need K beside the factors: without them the same problem fits."""
-        monkeypatch.setattr(module, "shared_memory_limit", lambda: 45 * 1024)
+    def test_checks_need_no_more_room(self, monkeypatch):
         monkeypatch.setattr(module, "has_gpu", lambda: True)
         made = cartpole.make()
         checked = replace(made.settings, qp=replace(made.settings.qp, check_every=25))
-        engines = [MPCSolver(made.problem, s, "float32").engine for s in (made.settings, checked)]
-        assert engines == ["onchip", "staged"]
-        message = "needs 51.0 KB of shared memory, 6.0 KB more than .*, K for the checks included"
-        with pytest.raises(SettingsError, match=message):
-            MPCSolver(made.problem, checked, "float32", "onchip")
+        settings = (made.settings, checked)
+        engines = [MPCSolver(made.problem, s, "float32").engine for s in settings]
+        assert engines == ["onchip", "onchip"]
+        monkeypatch.setattr(module, "shared_memory_limit", lambda: 42 * 1024)
+        engines = [MPCSolver(made.problem, s, "float32").engine for s in settings]
+        assert engines == ["staged", "staged"]
+        message = "needs 42.4 KB of shared memory, 0.4 KB more than a multiprocessor has"
+        for s in settings:
+            with pytest.raises(SettingsError, match=message):
+                MPCSolver(made.problem, s, "float32", "onchip")
 
     def test_long_programs(self, monkeypatch):
         monkeypatch.setattr(module, "_LONGEST_PROGRAM", 20)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import warp as wp
 
-from mpc_cases import pendulum
+from mpc_cases import mixed_stages, pendulum
 from onchip_cases import apart, as_problem, crane
 from sqp_cases import FIXED, FIXED_QP, soft_arm
 from warpmpc import MPCSolver
@@ -13,13 +13,18 @@ from warpmpc.codegen import lane_text
 from warpmpc.kernels.loading import start_warp
 from warpmpc.kernels.onchip_engine import OnchipCounts
 from warpmpc.sqp.onchip import OnchipIteration
+from warpmpc.systems import car
 
 HOPPER = 90
 PLAIN = replace(FIXED, convexify="gershgorin")
 ENDING = replace(PLAIN, mode="converge", qp=replace(FIXED_QP, check_every=5))
+EXACT = replace(PLAIN, hessian="exact", line_search=replace(PLAIN.line_search, kind="merit"))
 CASES = {
     "plain": (lambda: pendulum(33), PLAIN, "float32"),
-    "more_than_48_KB": (lambda: crane(70), ENDING, "float64"),
+    "exact_merit": (mixed_stages, EXACT, "float64"),
+    "blocks_in_registers": (lambda: car.build(50), ENDING, "float32"),
+    "more_than_48_KB": (lambda: car.build(50), ENDING, "float64"),
+    "neighbours_coupled": (lambda: crane(70), ENDING, "float64"),
     "no_separators": (apart, PLAIN, "float64"),
     "soft_ending": (soft_arm, ENDING, "float32"),
 }
@@ -35,6 +40,7 @@ def test_compiles_for_a_gpu(name, folded, tmp_path, monkeypatch):
     iteration = OnchipIteration(solver.programs, solver.qp, settings)
     counts = OnchipCounts(2, 10, record=True, restart=False, profile=True, ends=settings.converges)
     text = iteration.kernel.kernel_text(counts, list(solver.programs.point_rows))
+    assert (text.scratch > 0) == (name == "more_than_48_KB")
     start_warp()
     module = text.kernel().module
     wp.compile_aot_module(module, arch=HOPPER, module_dir=tmp_path, use_ptx=True)

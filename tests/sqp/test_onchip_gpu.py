@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import casadi as ca
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,9 @@ from onchip_cases import apart, as_problem, crane, limits, uneven
 from sqp_cases import points, soft_arm
 from trouble_cases import BATCH as TROUBLED
 from trouble_cases import gate, healthy, in_order, troubled
+from warpmpc.codegen.onchip_text import STATIC_SHARED
+from warpmpc.kernels.onchip_engine import shared_bytes
+from warpmpc.sqp.onchip import lane_memory
 from warpmpc.systems import car, cartpole, quadrotor
 from warpmpc.systems import pendulum as pendulum_system
 
@@ -155,12 +159,14 @@ def test_ends_are_those_of_the_staged_engine(mode):
 
 
 def test_checks_above_48_kilobytes():
-    """The cartpole with K beside its factors: dynamic shared memory."""
-    made = cartpole.make()
+    """A cartpole with a longer horizon: dynamic shared memory."""
+    made = cartpole.make(horizon=130)
     qp = replace(made.settings.qp, max_iter=200, check_every=25)
     settings = replace(made.settings, qp=qp)
     x0 = made.sample(100, 0)
-    found = wm.MPCSolver(made.problem, settings, "float32", "onchip").solve(x0.astype("float32"))
+    solver = wm.MPCSolver(made.problem, settings, "float32", "onchip")
+    assert shared_bytes(lane_memory(solver.programs), "float32") > STATIC_SHARED
+    found = solver.solve(x0.astype("float32"))
     wanted = wm.MPCSolver(made.problem, settings, "float64", "staged").solve(x0)
     assert len(np.unique(found.qp_iterations)) > 1
     near = np.asarray(found.qp_iterations) == np.asarray(wanted.qp_iterations)
@@ -194,3 +200,36 @@ def test_auto(name):
     made = SYSTEMS[name].make()
     solver = wm.MPCSolver(made.problem, made.settings, "float32")
     assert solver.engine == ("staged" if name == "quadrotor" else "onchip")
+
+
+def angles():
+    """Small, ordinary and large ones, near multiples of pi / 2 and where others take over."""
+    near = np.pi / 2 * np.array([1, 2, 3, 4, 7, 100, 1001, 60_000])
+    plain = np.linspace(-20, 20, 41)
+    far = np.array([0.0, 1e-30, 1e-4, 0.7853981, 99_999.0, 1e5, 100_001.0, 2e5, 1e6, 3e7])
+    return np.concatenate([plain, near, -near, far, -far]).astype("float32")
+
+
+FUNCTIONS = {
+    "sin": (ca.sin, np.sin),
+    "cos": (ca.cos, np.cos),
+    "tan": (ca.tan, np.tan),
+    "divided": (lambda a: a / (1 + a**2), lambda a: a / (1 + a**2)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_in_float32(name):
+    """Those of the engine itself: within some units in the last place, also of large angles."""
+    symbolic, exact = FUNCTIONS[name]
+    x, u, a = ca.SX.sym("x"), ca.SX.sym("u"), ca.SX.sym("a")
+    ocp = wm.OCP(x, u, {"a": a}, horizon=1, dt=0.1)
+    ocp.set_dynamics(u, integrator="euler")
+    ocp.add_cost(x**2 + u**2)
+    ocp.add_cost(x**2 + symbolic(a), at="terminal")
+    given = angles()
+    solver = wm.MPCSolver(ocp, replace(FIXED, max_iter=1), "float32", "onchip")
+    found = np.asarray(
+        solver.solve(np.zeros((given.size, 1), "float32"), {"a": given[:, None]}).cost
+    )
+    np.testing.assert_allclose(found, exact(given.astype("float64")), rtol=1e-6, atol=3e-7)

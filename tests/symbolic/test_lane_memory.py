@@ -10,7 +10,6 @@ from mpc_cases import WholeProblem
 from onchip_cases import LAYOUTS, memory_of, positions
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.symbolic.lane_memory import LaneMemory
-from warpmpc.symbolic.lane_products import lane_products
 from warpmpc.symbolic.lanes import LANES, Node, pair
 from warpmpc.symbolic.row_kinds import RowKind
 
@@ -163,30 +162,35 @@ class TestMemory:
         for index, (lane, node) in enumerate(places):
             assert table[f.m.place[node], lane] == index
 
-    def test_products_by_tables(self, name):
-        """P d, A d and A'y of random vectors."""
+    def test_a_copy_has_room_and_no_place_twice(self, name):
+        """Where lanes find the caller's numbers: as whole lines are written to Q."""
         f = filled(name)
-        rng, n = np.random.default_rng(2), f.problem.n_vars
-        d, y = rng.uniform(-1, 1, n), rng.uniform(-1, 1, f.problem.n_cons)
-        numbers = f.numbers.copy()
-        for index, (lane, node) in enumerate(f.layout.var_nodes):
-            numbers[f.m.offset("X", f.m.place[node]) + lane] = d[index]
-        for index, (lane, node) in enumerate(f.layout.row_nodes):
-            numbers[f.m.offset("R", f.m.place[node]) + lane] = y[index]
-        tables = lane_products(f.m)
-        with_d, with_y = np.zeros(n + y.size), np.zeros(n + y.size)
-        for index, (lane, node) in enumerate([*f.layout.var_nodes, *f.layout.row_nodes]):
-            begin, split, end = tables.nodes[f.m.place[node], :3]
-            for t in range(begin, end):
-                entry, factor, beside, _ = tables.terms[t].tolist()
-                if not 0 <= lane + beside < LANES:
-                    continue
-                value = tables.literals[-1 - entry] if entry < 0 else numbers[entry + lane]
-                target = with_d if t < split or node.is_row else with_y
-                target[index] += value * numbers[factor + lane]
-        np.testing.assert_allclose(with_d[:n], f.P @ d, rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(with_d[n:], f.A @ d, rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(with_y[:n], f.A.T @ y, rtol=1e-12, atol=1e-12)
+        m, index = f.m, f.m.node_index
+        there = m.staged[index >= 0]
+        assert (m.staged[index < 0] == -1).all()
+        assert len(set(there.tolist())) == there.size == m.n_vars + m.n_cons
+        assert there.max() < LANES * m.sections["Q"].count
+        copy = np.full(LANES * m.sections["Q"].count, -1)
+        variables = LANES * m.sections["Z"].count
+        for begin, count, first in ((0, m.n_vars, 0), (m.n_vars, m.n_cons, variables)):
+            for i in range(count):  # STAGED of `onchip_head_native`
+                row, lane = divmod(first + i, LANES)
+                copy[row * LANES + (lane ^ row % LANES)] = begin + i
+        np.testing.assert_array_equal(copy[there], index[index >= 0])
+
+    def test_points_and_directions(self, name):
+        """A stage finds its variables, and the direction of each at the same variable."""
+        f = filled(name)
+        m = f.m
+        for group, stages in enumerate(f.at.stages):
+            for row, k in enumerate(stages.tolist()):
+                here = f.layout.place(k)[0]
+                for index in f.at.w_rows[group][row].tolist():
+                    lane, node = f.layout.var_nodes[index]
+                    offset = m.of_point(index, k)
+                    assert offset == m.offset("Z", m.row_of("Z", node), lane - here)
+                    wanted = m.offset("X", m.place[node], lane - here)
+                    assert m.of_direction(offset) == wanted
 
 
 def test_penalties_of_soft_rows():
@@ -207,22 +211,6 @@ def test_penalties_of_soft_rows():
         np.testing.assert_array_equal(found, wanted)
     one_sided = filled("car").m
     assert {part for _, part in one_sided.soft} == {0, 2}
-
-
-@pytest.mark.parametrize("name", ["limits", "soft", "pendulum_31"])
-def test_rho_by_tables(name):
-    """Where rows have their 1/rho: in memory, or that of inequalities (-1) or equalities (-2)."""
-    f = filled(name)
-    tables, kinds = lane_products(f.m), set()
-    for node in f.m.rows:
-        slot, place = f.layout.row_slot(node), int(tables.nodes[f.m.place[node], 1])
-        kinds.add(min(place, 0))
-        text = LaneText(f.m, "float64").inverse_rho(node)
-        known = {-1: "R_ROW", -2: "R_EQUAL"}
-        assert text == known.get(place, f"MEM(RHO_ROWS + {place})")
-        assert (place >= 0) == (slot.kind is RowKind.UNKNOWN)
-    assert -2 in kinds
-    assert len(kinds) > 1
 
 
 def test_rho_of_rows_whose_kind_is_known():
@@ -252,19 +240,20 @@ LEVELS = {
 def test_levels_of_the_reduction(name):
     m = filled(name).m
     assert m.levels == LEVELS[name]
-    assert m.n_reduction == (2 * m.levels + 1) * len(m.layout.separators) ** 2
-    assert m.sections["W"].count >= m.n_reduction
+    assert m.n_blocks == 2 * m.levels  # two per level but one in the last, and the inverse
+    assert m.sections["W"].count >= m.n_blocks * len(m.layout.separators) ** 2
 
 
 @pytest.mark.parametrize("name", LEVELS)
-def test_reduction_in_the_place_of_K_or_behind_it(name):
-    small = filled(name).m
-    large = LaneMemory(small.layout, small.elimination, keeps_K=True)
-    assert small.reduction == 0
-    assert large.reduction > max([*large.entries.values(), *large.incoming.values()])
-    assert large.sections["W"].count == large.reduction + large.n_reduction
-    assert large.n_rows > small.n_rows
-    assert large.place == small.place
+def test_blocks_in_registers_leave_room(name):
+    m = filled(name).m
+    size = len(m.layout.separators) ** 2
+    kept = m.keeping(m.n_blocks)
+    assert kept.stored_blocks == 0
+    assert kept.sections["W"].count == m.dump + 1
+    assert m.n_rows - kept.n_rows == max(0, m.n_blocks * size - m.dump - 1)
+    assert kept.place == m.place
+    assert m.kept_blocks == 0
 
 
 def test_constants_are_not_stored():

@@ -8,7 +8,9 @@ Reads: a `LaneMemory`.  Produces: statements for `codegen.onchip_text`, which de
     SAVE_NOW, SAVE_LATE(i, name, value), LOAD(i, name)    the same through memory: on CUDA at once,
                            so that no register waits; on the CPU at the end of a block, because a
                            compiler takes long to see that stores between change nothing else
+    LOAD_AS(i, name, j, saved)    what is saved as number j under another name
     FROM_BEFORE(i, to, name, h), FROM_BEHIND(...)    takes it from the lane h before or behind
+    FROM_ACROSS(i, to, name, h)    behind in lanes whose bit h is zero, else before
     IF_BEFORE(x), IF_BEHIND(x)    x, but zero in the first, or in the last lane
     OF_LANE(x)             the lane's part of a number of all lanes
     SIGMA, OMEGA, R_ROW, R_EQUAL
@@ -20,23 +22,16 @@ from __future__ import annotations
 
 from warpmpc.codegen.emit_native import literal
 from warpmpc.codegen.lane_entries import LaneEntries
+from warpmpc.codegen.lane_reduction import block_of_lanes, kept, reduction
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import Node, Pair, pair
 from warpmpc.symbolic.row_kinds import RowKind
 
 _LONGEST_LOOP = 1000  # multiply-adds; measured on an H200: up to 700 are faster unfolded
 # What lanes keep between blocks: entries of L, inverse pivots, couplings with separators, the
-# right-hand side of separators, the same reduced, what goes to the next lane, the solution, and
-# what comes from both sides.
-KEPT = ("l", "i", "e", "g", "s", "b", "y", "before", "behind")
-
-
-def _kept(name: str, i: int) -> str:
-    return f"KEEP({i}, {name})"
-
-
-def _block(lines: list[str]) -> list[str]:
-    return ["EACH_LANE {", *lines, "}"]
+# right-hand side of separators, the same reduced, what goes to the next lane, the solution, what
+# comes from both sides, and blocks of the reduction.
+KEPT = ("l", "i", "e", "g", "s", "b", "y", "before", "behind", "u")
 
 
 class LaneText:
@@ -71,7 +66,7 @@ class LaneText:
 
     # --- numbers of K ---
 
-    def _entry(self, a: Node, b: Node) -> str | None:
+    def entry(self, a: Node, b: Node) -> str | None:
         """Text of an entry of P or A, None where there is none."""
         key, m = pair(a, b), self._m
         if key in m.literals:
@@ -93,13 +88,13 @@ class LaneText:
     def _diagonal(self, node: Node) -> str:
         if node.is_row:
             return f"-{self.inverse_rho(node)}"
-        entry = self._entry(node, node)
+        entry = self.entry(node, node)
         return f"SIGMA + {entry}" if entry else "SIGMA"
 
     def _start(self, key: Pair) -> str | None:
         """Text of an entry of K, None where there is none."""
         a, b = key
-        return self._diagonal(a) if a == b else self._entry(a, b)
+        return self._diagonal(a) if a == b else self.entry(a, b)
 
     # --- elimination ---
 
@@ -108,9 +103,9 @@ class LaneText:
         """How many numbers a lane keeps under each name of `KEPT`."""
         m = self._m
         couplings = {"e": len(self._couplings)}
-        return {"l": len(self._l), "i": m.n_interior, **couplings} | dict.fromkeys(
-            KEPT[3:], m.n_separators
-        )
+        factor = {"l": len(self._l), "i": m.n_interior, **couplings}
+        blocks = {"u": m.kept_blocks * m.n_separators**2}
+        return factor | dict.fromkeys(KEPT[3:-1], m.n_separators) | blocks
 
     def elimination(self) -> list[str]:
         """Eliminates the interior.
@@ -142,9 +137,8 @@ class LaneText:
         lines = [*work.lines, *self._remaining(work)]
         for i, (a, b) in enumerate(self._couplings):
             if not self._is_literal(a, b):
-                keep.append(f"({i}, e, {self._entry(a, b)})")
-                lines.append(f"SAVE_NOW{keep[-1]}")
-        return _block([*lines, *(f"SAVE_LATE{what}" for what in keep)])
+                keep.append(f"({i}, e, {self.entry(a, b)})")
+        return block_of_lanes([*lines, *(f"SAVE_LATE{what}" for what in keep)])
 
     def _has_known_pivot(self, node: Node) -> bool:
         """Whether a pivot is -1/rho of a row, and rho is known."""
@@ -154,18 +148,22 @@ class LaneText:
         """Text of an inverse pivot."""
         if self._has_known_pivot(node):
             return f"(-1 / {self.inverse_rho(node)})"  # found by the compiler
-        return _kept("i", self._m.place[node])
+        return kept("i", self._m.place[node])
 
     def loaded(self) -> list[str]:
         """Takes back what the elimination saved."""
-        varying = [i for i, (a, b) in enumerate(self._couplings) if not self._is_literal(a, b)]
         pivots = [
             self._m.place[node]
             for node in self._m.elimination.order
             if not self._has_known_pivot(node)
         ]
-        numbers = {"l": range(len(self._l)), "i": pivots, "e": varying}
-        return [f"LOAD({i}, {name})" for name, of_name in numbers.items() for i in of_name]
+        numbers = {"l": range(len(self._l)), "i": pivots, "u": range(self.counts["u"])}
+        lines = [f"LOAD({i}, {name})" for name, of_name in numbers.items() for i in of_name]
+        return lines + [
+            f"LOAD_AS({i}, e, {self._m.entries[pair(*nodes)]}, k)"
+            for i, nodes in enumerate(self._couplings)
+            if not self._is_literal(*nodes)
+        ]
 
     def _remaining(self, work: LaneEntries) -> list[str]:
         """What the elimination leaves between separators."""
@@ -181,13 +179,18 @@ class LaneText:
                 lines.append(f"OF_LANE(ahead[{i}][{j}]) = {value};")
         return lines
 
+    @property
+    def couplings(self) -> set[Pair]:
+        """Entries of K between the interior and separators."""
+        return {pair(a, b) for a, b in self._couplings}
+
     def _is_literal(self, a: Node, b: Node) -> bool:
         return pair(a, b) in self._m.literals
 
     def _coupling(self, node: Node, beyond: Node) -> str:
         if self._is_literal(node, beyond):
             return literal(self._m.literals[pair(node, beyond)], self._dtype)
-        return _kept("e", self._couplings.index((node, beyond)))
+        return kept("e", self._couplings.index((node, beyond)))
 
     # --- one iteration ---
 
@@ -197,7 +200,7 @@ class LaneText:
         order, columns = m.elimination.order, m.elimination.columns
         for j, column in zip(order, columns, strict=True):
             lines += [
-                f"r{m.place[t]} -= {_kept('l', self._l[j, t])} * r{m.place[j]};"
+                f"r{m.place[t]} -= {kept('l', self._l[j, t])} * r{m.place[j]};"
                 for t in column
                 if (j, t) in self._l
             ]
@@ -205,7 +208,7 @@ class LaneText:
             r = f"r{m.place[j]}"
             lines.append(f"{r} *= {self._pivot(j)};")
             lines += [
-                f"{r} -= {_kept('l', self._l[j, t])} * r{m.place[t]};"
+                f"{r} -= {kept('l', self._l[j, t])} * r{m.place[t]};"
                 for t in column
                 if (j, t) in self._l
             ]
@@ -219,9 +222,9 @@ class LaneText:
         """Whether both solves of an iteration, and all levels of the reduction, are one text.
 
         A loop whose text does not fit into a scheduler's instruction cache is fetched at half the
-        speed; a short one is faster without branches.
+        speed; a short one is faster without branches.  A loop over levels finds no registers.
         """
-        return self.counted_operations() > _LONGEST_LOOP
+        return self.counted_operations() > _LONGEST_LOOP and not self._m.kept_blocks
 
     def iteration(self) -> list[str]:
         """One ADMM iteration: R and g are right-hand sides before and after."""
@@ -231,7 +234,7 @@ class LaneText:
         if not self.folds:
             first = [*self._right_hand_side(), *self._solve(), *self._outwards()]
             second = [*self._right_hand_side(), *self._inwards(), *self._solve(), *update]
-            return [*_block(first), *between, *_block(second)]
+            return [*block_of_lanes(first), *between, *block_of_lanes(second)]
         both = [
             *self._right_hand_side(),
             *("if (half) {", *self._inwards(), "}"),
@@ -239,88 +242,54 @@ class LaneText:
             *("if (half) {", *update, "} else {", *self._outwards(), "}"),
         ]
         loop = "ROLLED for (int half = 0; half < 2; ++half) {"
-        return [loop, *_block(both), "if (!half) {", *between, "}", "}"]
+        return [loop, *block_of_lanes(both), "if (!half) {", *between, "}", "}"]
 
     def _between(self) -> list[str]:
         """Solves for the separators."""
         separators = range(self._m.n_separators)
         if not separators:
             return []
-        taken = [f"{_kept('s', i)} -= IF_BEFORE({_kept('before', i)});" for i in separators]
+        taken = [f"{kept('s', i)} -= IF_BEFORE({kept('before', i)});" for i in separators]
         return [
             *(f"FROM_BEFORE({i}, before, b, 1)" for i in separators),
-            *_block(taken),
-            *self._reduction(),
+            *block_of_lanes(taken),
+            *reduction(self._m, folds=self.folds),
             *(f"FROM_BEHIND({i}, behind, y, 1)" for i in separators),
         ]
 
     def _outwards(self) -> list[str]:
         """Right-hand sides of the own separators, and what those of the next lane lose."""
         lines = [
-            f"{_kept('s', i)} = {_kept('g', i)}; {_kept('b', i)} = 0;"
+            f"{kept('s', i)} = {kept('g', i)}; {kept('b', i)} = 0;"
             for i in range(self._m.n_separators)
         ]
         for node, beyond in self._couplings:
             product = f"{self._coupling(node, beyond)} * r{self._m.place[node]};"
             if beyond in self._own:
-                lines.append(f"{_kept('s', self._own.index(beyond))} -= {product}")
+                lines.append(f"{kept('s', self._own.index(beyond))} -= {product}")
             else:
-                lines.append(f"{_kept('b', self._next.index(beyond))} += {product}")
+                lines.append(f"{kept('b', self._next.index(beyond))} += {product}")
         return lines
 
     def _inwards(self) -> list[str]:
         """Takes the separators from the right-hand side of the interior."""
         lines = [
-            f"const SCALAR m{i} = IF_BEHIND({_kept('behind', i)});"
+            f"const SCALAR m{i} = IF_BEHIND({kept('behind', i)});"
             for i in range(self._m.n_separators)
         ]
         for node, beyond in self._couplings:
             own = beyond in self._own
-            at = _kept("y", self._own.index(beyond)) if own else f"m{self._next.index(beyond)}"
+            at = kept("y", self._own.index(beyond)) if own else f"m{self._next.index(beyond)}"
             lines.append(f"r{self._m.place[node]} -= {self._coupling(node, beyond)} * {at};")
         return lines
 
     def _update_separators(self) -> list[str]:
         n, lines = self._m.n_interior, []
         for i in range(self._m.n_separators):
-            x, y = f"MEM(X_ROWS + {n + i})", _kept("y", i)
+            x, y = f"MEM(X_ROWS + {n + i})", kept("y", i)
             lines.append(f"{{ const SCALAR x = OMEGA * {y} + (1 - OMEGA) * {x}; {x} = x;")
-            lines.append(f"{_kept('g', i)} = SIGMA * x - MEM(Q_ROWS + {n + i}); }}")
+            lines.append(f"{kept('g', i)} = SIGMA * x - MEM(Q_ROWS + {n + i}); }}")
         return lines
-
-    def _reduction(self) -> list[str]:
-        """S becomes y."""
-        size, lines = self._m.n_separators, []
-        if self.folds:
-            lines.append("ROLLED for (int level = 0; level < LEVELS; ++level) {")
-            lines += [*self._level("level"), "}"]
-        else:
-            for level in range(self._m.levels):
-                lines += ["{", *self._level(str(level)), "}"]
-        last = 2 * self._m.levels * size * size
-        solutions = []
-        for i in range(size):
-            terms = [
-                f"MEM(REDUCTION + {last + i * size + j}) * {_kept('s', j)}" for j in range(size)
-            ]
-            solutions.append(f"{_kept('y', i)} = {' + '.join(terms)};")
-        return [*lines, *_block(solutions)]
-
-    def _level(self, level: str) -> list[str]:
-        """Takes both neighbours at a distance from s."""
-        size = self._m.n_separators
-        nx, block = range(size), size * size
-        step = f"(1 << {level})"
-        lines = [f"FROM_BEFORE({i}, before, s, {step})" for i in nx]
-        lines += [f"FROM_BEHIND({i}, behind, s, {step})" for i in nx]
-        products = [f"const int first = REDUCTION + {level} * {2 * block};"]
-        for name, place in (("before", 0), ("behind", block)):
-            for j in nx:
-                products += [
-                    f"{_kept('s', i)} -= MEM(first + {place + i * size + j}) * {_kept(name, j)};"
-                    for i in nx
-                ]
-        return [*lines, *_block(products)]
 
     def _update(self, node: Node) -> list[str]:
         """The ADMM update of an interior node."""
@@ -375,10 +344,11 @@ class LaneText:
             "factor": len(self._l) + m.n_interior - constant,
             "couplings": varying,
             "working": m.n_interior + 2 * m.n_separators,
+            "reduction": self.counts["u"],
         }
 
     def counted_operations(self) -> int:
         """Multiply-adds of one iteration and lane, without the update."""
         m = self._m
         solves = 2 * (2 * len(self._l) + m.n_interior) + 2 * len(self._couplings)
-        return solves + (2 * m.levels + 1) * m.n_separators**2
+        return solves + m.n_blocks * m.n_separators**2

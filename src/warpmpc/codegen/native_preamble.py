@@ -9,6 +9,7 @@ instructions; other functions are called lane by lane.
     ROW(slot)                       entry of the table of rows
     WHOLE, PART                     attributes of a function that is alone, or one of several
     CARRIED(count)                  declares ``carried``: what a part leaves for later ones
+    DIVIDED(a, b)                   a quotient
     Quick, Math, Called             functions of packs, named as in `codegen.ir.Op`: short ones,
                                     inlined ones on CUDA, and the same ones as calls
 """
@@ -46,6 +47,9 @@ _TEXT = r"""
 typedef long long Offset;
 #if defined(__CUDA_ARCH__)
 typedef SCALAR Pack;
+// Warp's is a division of doubles, which NVRTC leaves to the device.
+#undef NAN
+#define NAN __int_as_float(0x7fc00000)
 #define GET(base, row) __ldg((base) + (Offset)(row) * 32)
 #define ROW(slot) __ldg(rows + (slot))
 #define WHOLE __device__ __forceinline__
@@ -95,6 +99,7 @@ struct Scalar {
     }
 #endif
 #define AT(base, row) (*(Pack*)((base) + (Offset)(row) * 32))
+#define DIVIDED(a, b) ((a) / (b))
 """
 
 # Kernels define TINY, the smallest normal number.

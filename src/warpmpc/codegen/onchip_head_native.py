@@ -17,13 +17,77 @@ auto invert = [](float d) -> float {{
 #endif
 """
 
+# Functions of the compiler have paths for rare arguments: an exact division leaves the program for
+# a subroutine where its numerator is zero, a sine has a hundred instructions for large angles,
+# which warps fetch even if they jump over them.  Here rare paths are out of the way; quotients and
+# roots are off by two units in the last place.
+FUNCTIONS = r"""
+#if SINGLE && defined(__CUDA_ARCH__)
+struct Near : Math {
+    static __device__ __forceinline__ float quotient(float a, float b) {
+        float found;
+        asm("div.full.f32 %0, %1, %2;" : "=f"(found) : "f"(a), "f"(b));
+        return found;
+    }
+    static __device__ __forceinline__ float root(float x) {
+        float found;
+        asm("sqrt.approx.f32 %0, %1;" : "=f"(found) : "f"(x));
+        return found;
+    }
+    // An angle is the nearest multiple of pi / 2 and a rest; both functions are polynomials of it.
+    static __device__ __forceinline__ void parts(float x, int& turns, float& sine, float& cosine) {
+        const float nearest = rintf(x * 0.636619772f);
+        turns = (int)nearest;
+        float r = fmaf(nearest, -1.57079625f, x);
+        r = fmaf(nearest, -7.54978942e-8f, r);
+        r = fmaf(nearest, -5.39030295e-15f, r);
+        const float square = r * r;
+        sine = fmaf(fmaf(-1.95152959e-4f, square, 8.33216087e-3f), square, -1.66666546e-1f);
+        sine = fmaf(sine * square, r, r);
+        cosine = fmaf(fmaf(2.44331571e-5f, square, -1.38873162e-3f), square, 4.16666457e-2f);
+        cosine = fmaf(fmaf(cosine, square, -0.5f), square, 1.0f);
+    }
+    static __device__ __forceinline__ bool is_near(float x) { return fabsf(x) < 1e5f; }
+    static __device__ __forceinline__ float sin(float x) {
+        int turns;
+        float sine, cosine;
+        parts(x, turns, sine, cosine);
+        const float found = turns & 1 ? cosine : sine;
+        const float signed_found = turns & 2 ? -found : found;
+        return is_near(x) ? signed_found : Called::sin(x);
+    }
+    static __device__ __forceinline__ float cos(float x) {
+        int turns;
+        float sine, cosine;
+        parts(x, turns, sine, cosine);
+        const float found = turns & 1 ? sine : cosine;
+        const float signed_found = (turns + 1) & 2 ? -found : found;
+        return is_near(x) ? signed_found : Called::cos(x);
+    }
+    static __device__ __forceinline__ float tan(float x) {
+        int turns;
+        float sine, cosine;
+        parts(x, turns, sine, cosine);
+        const float found = turns & 1 ? quotient(-cosine, sine) : quotient(sine, cosine);
+        return is_near(x) ? found : Called::tan(x);
+    }
+};
+#undef DIVIDED
+#define DIVIDED(a, b) Near::quotient(a, b)
+#define ROOT(x) Near::root(x)
+#define Math Near
+#else
+#define ROOT(x) LIBM(sqrt)(x)
+#endif
+"""
+
 HEAD = r"""
 #if defined(__CUDA_ARCH__)
 typedef SCALAR Lanes;
 #define ALL 0xffffffffu
 const int lane = thread & 31;
 #if STATIC
-__shared__ SCALAR memory[MEMORY_ROWS * 32];
+__shared__ alignas(16) SCALAR memory[MEMORY_ROWS * 32];
 #else
 SCALAR* const memory = scratch.data.ptr;
 #endif
@@ -36,27 +100,34 @@ int nothing = 0;
 FORGET
 #define SAVE_NOW(i, name, value) saved_##name[(i) + nothing] = value;
 #define SAVE_LATE(i, name, value)
+#define SAVE(i, name, value) saved_##name[(i) + nothing] = value;
+#define SAVE_ROW(i, name, value) SAVE(i, name, value)
+#define SAVED(i, name) saved_##name[(i) + nothing]
 // What is taken back is not to be taken again: the loop would read it from memory every time.
-#define LOAD(i, name) name##i = saved_##name[(i) + nothing]; OPAQUE(name##i)
+#define LOAD(i, name) LOAD_AS(i, name, i, name)
+#define LOAD_AS(i, name, j, saved) name##i = saved_##saved[(j) + nothing]; OPAQUE(name##i)
+// The compiler would put off a load until its number is needed, and then wait.
+#define LOADED(x) asm volatile("" : "+r"(x));
 #define FROM_BEFORE(i, to, name, h) to##i = __shfl_up_sync(ALL, name##i, h);
 #define FROM_BEHIND(i, to, name, h) to##i = __shfl_down_sync(ALL, name##i, h);
+#define FROM_ACROSS(i, to, name, h) to##i = __shfl_xor_sync(ALL, name##i, h);
 #define UP(x, h) __shfl_up_sync(ALL, x, h)
 #define DOWN(x, h) __shfl_down_sync(ALL, x, h)
+#define ACROSS(x, h) __shfl_xor_sync(ALL, x, h)
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
-#define ROLLED_BY_4 _Pragma("unroll 4")
 #define ROLLED_BY_8 _Pragma("unroll 8")
 #define SYNC __syncwarp();
-#define BARRIER asm volatile("" ::: "memory");
 #define CHIEF (lane == 0)
-#define READ(base, place) __ldg((base) + (place))
+// Sums are taken one after the other: what is known of a place goes into the instruction.
+#define READ(base, place) __ldg((base) + place)
 // Entries of the table are asked for one round ahead.
 #define FIRST_ENTRIES(i, table) int4 ahead##i = __ldg((const int4*)(table) + (i) * 32 + lane);
 #define ENTRIES(i) const int4 entries##i = ahead##i;
 #define NEXT_ENTRIES(i, next) ahead##i = __ldg((const int4*)(next) + (i) * 32 + lane);
 #define ENTRY(i, letter, number) entries##i.letter
-#define TERM(t) __ldg((const int4*)terms_in.data + (t))
 #define ASK_FOR(address) asm volatile("prefetch.global.L1 [%0];" :: "l"(address));
+#define ASK_LATER(address) asm volatile("prefetch.global.L2 [%0];" :: "l"(address));
 #define NUMBER(pack) (pack)
 #define ROW_OF_LANES(row) memory[(row) * 32 + lane]
 #define MIN(a, b) LIBM(fmin)(a, b)
@@ -64,7 +135,7 @@ FORGET
 #else
 if (thread & 31) return;  // one thread does the whole problem
 typedef SCALAR Lanes __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR))));
-SCALAR memory[MEMORY_ROWS * 32];
+alignas(64) SCALAR memory[MEMORY_ROWS * 32];
 // Long bodies: turning them into vector instructions takes the compiler minutes.
 #define EACH_LANE                                                                       \
     _Pragma("clang loop vectorize(disable) interleave(disable) unroll(disable)")        \
@@ -75,30 +146,40 @@ const int nothing = 0;
 #define FORGET
 #define SAVE_NOW(i, name, value)
 #define SAVE_LATE(i, name, value) KEEP(i, name) = value;
+#define SAVE(i, name, value) KEEP(i, name) = value;
+#define SAVE_ROW(i, name, value) *(Lanes*)kept_##name[i] = value;
+#define SAVED(i, name) KEEP(i, name)
 #define LOAD(i, name)
+#define LOAD_AS(i, name, j, saved)
+#define LOADED(x)
 #define FROM_BEFORE(i, to, name, h) \
     EACH_LANE kept_##to[i][lane] = kept_##name[i][lane < h ? lane : lane - h];
 #define FROM_BEHIND(i, to, name, h) \
     EACH_LANE kept_##to[i][lane] = kept_##name[i][lane + h > 31 ? lane : lane + h];
+#define FROM_ACROSS(i, to, name, h) \
+    EACH_LANE kept_##to[i][lane] = kept_##name[i][lane ^ h];
 auto up = [](Lanes x, int h) { for (int l = 31; l >= h; --l) x[l] = x[l - h]; return x; };
 auto down = [](Lanes x, int h) { for (int l = 0; l + h < 32; ++l) x[l] = x[l + h]; return x; };
+auto across = [](Lanes x, int h) {
+    Lanes y;
+    for (int l = 0; l < 32; ++l) y[l] = x[l ^ h];
+    return y;
+};
 #define UP(x, h) up(x, h)
 #define DOWN(x, h) down(x, h)
+#define ACROSS(x, h) across(x, h)
 #define UNROLL _Pragma("clang loop unroll(disable)")
 #define ROLLED
-#define ROLLED_BY_4
 #define ROLLED_BY_8
 #define SYNC
-#define BARRIER
 #define CHIEF true
 #define READ(base, place) (base)[place]
 #define FIRST_ENTRIES(i, table)
 #define ENTRIES(i) const int* entries##i = row + (i) * 128 + 4 * lane;
 #define NEXT_ENTRIES(i, next)
 #define ENTRY(i, letter, number) entries##i[number]
-struct Term { int x, y, z, w; };
-#define TERM(t) ((const Term*)terms_in.data)[t]
 #define ASK_FOR(address)
+#define ASK_LATER(address)
 #define NUMBER(pack) (pack)[0]
 #define ROW_OF_LANES(row) (*(Lanes*)(memory + (row) * 32))
 #define MIN(a, b) ((b) < (a) ? (b) : (a))
@@ -106,16 +187,44 @@ struct Term { int x, y, z, w; };
 #endif
 KEPT_NUMBERS
 #define MEM(row) memory[(row) * 32 + lane]
+// Four rows at a time: what a lane clears is not its own.
+struct alignas(16) Four { SCALAR numbers[4]; };
+#define CLEAR(first, count)                                                                 \
+    UNROLL for (int i = 0; i < (count) / 4; ++i)                                            \
+        ((Four*)(memory + (first) * 32))[i * 32 + lane] = Four{{0, 0, 0, 0}};               \
+    UNROLL for (int row = (count) / 4 * 4; row < (count); ++row) MEM((first) + row) = 0;
+// A copy of the caller's arrays, 32 numbers per row; `LaneMemory.staged` says where each one is.
+#define STAGE (memory + Q_ROWS * 32)
+#define STAGED(row) STAGE[(row) * 32 + (lane ^ ((row) & 31))]
+#define TAKE(array, first, count) {                                                         \
+    SCALAR part[(count) / 32 + 1];                                                          \
+    UNROLL for (int i = 0; i < (count); i += 32)                                            \
+        if (i + lane < (count)) part[i / 32] = array[i + lane];                             \
+    UNROLL for (int i = 0; i < (count); i += 32)                                            \
+        if (i + lane < (count)) STAGED((first) + i / 32) = part[i / 32]; }
+#define GIVE(array, first, count)                                                           \
+    UNROLL for (int i = 0; i < (count); i += 32)                                            \
+        if (i + lane < (count)) array[i + lane] = STAGED((first) + i / 32);
 #define IF_BEFORE(x) (lane > 0 ? (x) : (SCALAR)0)
 #define IF_BEHIND(x) (lane < 31 ? (x) : (SCALAR)0)
 #define INFINITE (SCALAR)1e20
 // Where the time goes, for those who ask: cycles of each phase, over 64.
 #if PROFILE && defined(__CUDA_ARCH__)
-int last_clock = (int)(clock64() >> 6);
-#define CLOCK(i) if (lane == 0) { \
-    const int now = (int)(clock64() >> 6); status_of[2 + i] += now - last_clock; last_clock = now; }
+// In shared memory: registers are taken, and all else would take part of the time itself.
+__shared__ unsigned clocks[PHASES + 1];
+if (CHIEF) {
+    ROLLED for (int i = 0; i < PHASES; ++i) clocks[i] = 0;
+    clocks[PHASES] = (unsigned)clock();  // when the phase before ended
+}
+#define CLOCK(i) if (CHIEF) {                           \
+    const unsigned now = (unsigned)clock();             \
+    clocks[i] += (now - clocks[PHASES]) >> 6;           \
+    clocks[PHASES] = now; }
+#define WRITE_CLOCKS \
+    if (CHIEF) ROLLED for (int i = 0; i < PHASES; ++i) status_of[2 + i] = (int)clocks[i];
 #else
 #define CLOCK(i)
+#define WRITE_CLOCKS
 #endif
 // Sums and largest numbers of all lanes.
 auto summed = [&](Lanes x) -> SCALAR {

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from warpmpc.codegen.emit_native import Access, literal, place_text
-from warpmpc.codegen.fused_module import inlined, switch
+from warpmpc.codegen.fused_module import inlined
 from warpmpc.codegen.fused_search_text import (
     POINT_SUMS,
     REPORT_ROWS,
@@ -20,19 +18,24 @@ from warpmpc.codegen.fused_search_text import (
     collected,
 )
 from warpmpc.codegen.ir import ScalarProgram
+from warpmpc.codegen.lane_checks import LaneChecks
+from warpmpc.codegen.lane_exchange import given_back, moved, taken
+from warpmpc.codegen.lane_residuals import LaneResiduals
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.native_preamble import TINY, preamble
 from warpmpc.codegen.onchip_check_native import OnchipChecks, qp_texts
 from warpmpc.codegen.onchip_couple_native import COUPLE, REDUCE
 from warpmpc.codegen.onchip_end_native import OnchipEnd, end_texts
-from warpmpc.codegen.onchip_head_native import HEAD, INVERT
-from warpmpc.codegen.onchip_native import SOLVE
+from warpmpc.codegen.onchip_head_native import FUNCTIONS, HEAD, INVERT
+from warpmpc.codegen.onchip_native import PHASES, REPORT, SOLVE
+from warpmpc.codegen.onchip_rounds import dispatched, first_entries, item_width
 from warpmpc.codegen.stage_module import StagePlan
 from warpmpc.symbolic.lane_memory import LaneMemory
-from warpmpc.symbolic.lanes import LANES, Node
+from warpmpc.symbolic.lanes import Node
 from warpmpc.symbolic.row_kinds import RowKind
 
-_AT_ONCE = 4  # loads that wait together while all registers are taken
+_JOINED = {"+": "{} + {}", "max": "MAX({}, {})"}
+_FOLLOWING = 1000  # an H200 has 660 cartpoles or 1056 cars at a time
 STATIC_SHARED = 48 * 1024  # bytes that a kernel may declare itself
 
 
@@ -61,10 +64,10 @@ class OnchipNumbers:
 
 @dataclass(frozen=True, eq=False)
 class OnchipPlans:
-    """Programs of the stages; items are rounds of 32 lanes, see `item_table`.
+    """Programs of the stages; items are rounds of 32 lanes, see `codegen.onchip_rounds`.
 
     Attributes:
-        linearize: To the contributions named in `outputs`.
+        linearize: To the contributions named in `outputs`, then to what `evaluate` returns.
         outputs: Of `linearize`.
         evaluate: To cost and violations; the last input is d.
         names: Of the inputs at a point.
@@ -76,12 +79,13 @@ class OnchipPlans:
     names: Sequence[str]
 
 
-def _kept_text(counts: dict[str, int]) -> str:
-    """Declares what lanes keep: local variables on CUDA, arrays on the CPU."""
-    names = ", ".join(f"{name}{i}" for name, count in counts.items() for i in range(count))
-    arrays = [f"SCALAR kept_{name}[{max(count, 1)}][32];" for name, count in counts.items()]
+def _kept_text(kept: dict[str, int], saved: dict[str, int]) -> str:
+    """Declares what lanes keep and save: local variables on CUDA, arrays on the CPU."""
+    names = ", ".join(f"{name}{i}" for name, count in kept.items() for i in range(count))
+    every = kept | saved
+    arrays = [f"SCALAR kept_{name}[{max(count, 1)}][32];" for name, count in every.items()]
     there = [f"SCALAR {names};"] if names else []
-    there += [f"SCALAR saved_{name}[{max(counts[name], 1)}];" for name in "lie"]
+    there += [f"SCALAR saved_{name}[{max(every[name], 1)}];" for name in ("l", "i", "u", *saved)]
     return "\n".join(["#if defined(__CUDA_ARCH__)", *there, "#else", *arrays, "#endif"])
 
 
@@ -90,20 +94,25 @@ def onchip_head(memory: LaneMemory, dtype: str, *, static: bool, profile: bool) 
     defines = {"WIDTH": 1, "STATIC": int(static), "MEMORY_ROWS": memory.n_rows}
     letter = "f" if dtype == "float32" else "d"  # of a register
     defines["SINGLE"] = int(dtype == "float32")
-    defines |= {"PROFILE": int(profile), "OPAQUE(x)": f'asm volatile("" : "+{letter}"(x));'}
+    defines |= {
+        "PROFILE": int(profile),
+        "PHASES": len(PHASES),
+        "OPAQUE(x)": f'asm volatile("" : "+{letter}"(x));',
+    }
     defines |= {f"{name}_ROWS": s.first for name, s in memory.sections.items()}
     defines |= {
         "X_COUNT": memory.sections["X"].count,
         "R_COUNT": memory.sections["R"].count,
-        "REDUCTION": f"(W_ROWS + {memory.reduction})",
-        "KEEPS_K": int(memory.keeps_K),
         "NX": max(memory.n_separators, 1),  # of arrays, which nobody uses without separators
         "LEVELS": memory.levels,
+        "STORED_BLOCKS": memory.stored_blocks,
+        "KEPT_BLOCKS": memory.kept_blocks,
         "K_COUNT": memory.dump,
     }
     lines = "".join(f"#define {name} {value}\n" for name, value in defines.items())
-    head = HEAD.replace("KEPT_NUMBERS", _kept_text(LaneText(memory, dtype).counts))
-    return f"{lines}#define TINY {TINY[dtype]}\n{preamble(dtype)}{head}{REDUCE}"
+    counts = (LaneText(memory, dtype).counts, LaneResiduals(memory, dtype).counts)
+    head = HEAD.replace("KEPT_NUMBERS", _kept_text(*counts))
+    return f"{lines}#define TINY {TINY[dtype]}\n{preamble(dtype)}{FUNCTIONS}{head}{REDUCE}"
 
 
 class OnchipText:
@@ -126,6 +135,7 @@ class OnchipText:
             ends: Whether converged and failed problems leave.
         """
         lane, rule, nothing = LaneText(self._m, dtype), self._rule, ""
+        residuals = LaneResiduals(self._m, dtype)
         end, soft = self._numbers.end if ends else None, bool(self._m.soft)
         always = record or rule.weighs or soft or end is not None
         texts = {
@@ -134,8 +144,8 @@ class OnchipText:
             "ladder": ", ".join(literal(step, dtype) for step in rule.ladder),
             "clear": "\n".join(self._clear()),
             "linearize": self._linearize(dtype),
-            "linearize_first": _first(self._plans.linearize, "linearize"),
-            "evaluate_first": _first(self._plans.evaluate, "evaluate"),
+            "linearize_first": first_entries(self._plans.linearize, "linearize"),
+            "evaluate_first": first_entries(self._plans.evaluate, "evaluate"),
             "prepare": "\n".join(self._prepare(lane, restart=restart)),
             "eliminate": "\n".join(lane.elimination()),
             "couple": COUPLE if self._m.n_separators else nothing,
@@ -144,13 +154,22 @@ class OnchipText:
             "add_incoming": "\n".join(self._add_incoming()),
             "evaluate": self._evaluate(dtype),
             "finish": "\n".join(self._finish(lane)),
+            "save_couplings": "\n".join(residuals.save(couplings=True)),
+            "save_rest": "\n".join(residuals.save(couplings=False)),
+            "read": "\n".join(taken(self._m)),
+            "move": "\n".join(moved(self._m)),
+            "write": "\n".join(given_back(self._m)),
         }
         loop = {
             "loaded": "\n".join(["FORGET", *lane.loaded()]),
             "iterate": "\n".join(lane.iteration()),
             "correct": "\n".join(self._correct(lane)),
         }
-        texts |= qp_texts(loop, self._numbers.checks, soft=soft, doubts=end is not None)
+        checks = LaneChecks(self._m, dtype)
+        of_qp = qp_texts(loop, checks, self._numbers.checks, doubts=end is not None)
+        lines = "\n".join(residuals.report())
+        report = REPORT.format(residuals=lines, checked=of_qp.pop("checked"))
+        texts |= {"report": report, **of_qp}
         values = {"scale": rule.scale, "slack": rule.slack, "accepts": rule.accepts}
         values |= end_texts(end, dtype, soft=soft)
         values |= {"fallback": str(rule.fallback), "report_rows": str(len(REPORT_ROWS))}
@@ -163,11 +182,13 @@ class OnchipText:
         numbers |= {"R_FREE": free, "SAME": n.same, "ABSENT": n.absent}
         lines = [f"#define {name} {literal(value, dtype)}" for name, value in numbers.items()]
         lines.append(f"#define POINTS {len(self._rule.ladder) + 1}")
+        lines.append(f"#define FOLLOWING (Offset){_FOLLOWING}")
         lines += [f"#define RECORD {int(record)}", f"#define REPORT_ALWAYS {int(always)}"]
         for name in ("linearize", "evaluate"):
             plan = getattr(self._plans, name)
             lines.append(f"#define {name.upper()}_ITEMS {plan.n_items}")
-            lines.append(f"#define {name.upper()}_WIDTH {_width(plan)}")
+            lines.append(f"#define {name.upper()}_WIDTH {item_width(plan)}")
+        lines.append(f"#define CHECKS {int(n.checks is not None)}")
         lines += n.checks.defines(dtype) if n.checks else []
         return "\n".join(lines)
 
@@ -177,15 +198,13 @@ class OnchipText:
         for i, name in enumerate(self._plans.names):
             if name in ("z", "y"):
                 continue
-            own = f"problem % {name}_in.shape[0] * {name}_in.shape[1]"
+            own = f"({name}_in.shape[0] > 1 ? problem : 0) * {name}_in.shape[1]"
             lines.append(f"const SCALAR* __restrict__ in{i} = {name}_in.data + {own};")
         return "\n".join(lines)
 
     def _reads(self) -> dict[str, str]:
         return {
-            f"in{i}": {"z": "z_of[{place}]", "y": "base[{place}]"}.get(
-                name, f"READ(in{i}, {{place}})"
-            )
+            f"in{i}": "*(base + {place})" if name in ("z", "y") else f"READ(in{i}, {{place}})"
             for i, name in enumerate(self._plans.names)
         }
 
@@ -217,22 +236,27 @@ class OnchipText:
             self._written(case.program, access, dtype)
             for case, access in zip(plan.cases, plan.accesses, strict=True)
         ]
-        return _dispatched(plan, cases)
+        return dispatched(plan, cases)
 
     def _written(self, program: ScalarProgram, access: Access, dtype: str) -> list[str]:
         lines, values = inlined(program, access, dtype, **self._reads())
+        count = len(self._plans.outputs)
         for name, places, of_output in zip(
-            self._plans.outputs, access.outputs, values, strict=True
+            self._plans.outputs, access.outputs, values[:count], strict=True
         ):
             sign = "+=" if name in ("P", "q") else "="
             lines += [
-                f"base[{place_text(place)}] {sign} NUMBER({value});"
+                f"*(base + {place_text(place)}) {sign} NUMBER({value});"
                 for place, value in zip(places, of_output, strict=True)
             ]
-        return lines
+        lines.append("if (!iteration) {")  # later this is known from the search before
+        for (name, how), (value,) in zip(POINT_SUMS, values[count:], strict=True):
+            of_lane, number = f"OF_LANE({name}_of)", f"NUMBER({value})"
+            lines.append(f"{of_lane} = {_JOINED[how].format(of_lane, number)};")
+        return [*lines, "}"]
 
     def _prepare(self, lane: LaneText, *, restart: bool) -> list[str]:
-        """Bounds, 1/rho and penalties of rows, v and right-hand sides; what v lacks goes to s."""
+        """Bounds, 1/rho and penalties of rows, v and right-hand sides; what v lacks is saved."""
         m, lines = self._m, []
         for i, node in enumerate(m.nodes):
             if node.is_row:
@@ -270,7 +294,7 @@ class OnchipText:
         return [
             *lines,
             f"const SCALAR s = {s}, v = s + r * MEM(R_ROWS + {i});",
-            f"put(s_of, {i}, n_z, lane, OMEGA * (s - {lane.project(node)}));",
+            f"SAVE({m.rows.index(node)}, c, OMEGA * (s - {lane.project(node)}))",
             f"MEM(X_ROWS + {i}) = v; MEM(R_ROWS + {i}) = 2 * s - v;",
         ]
 
@@ -305,10 +329,8 @@ class OnchipText:
         for count, node in enumerate(self._m.rows):
             i = self._m.place[node]
             x = f"MEM(X_ROWS + {i})"
-            if count % _AT_ONCE == 0:
-                lines.append("BARRIER")
             lines += [
-                f"{{ const SCALAR v = {x} + fetch(s_of, {i}, n_z, lane); {lane.bounds(node)}",
+                f"{{ const SCALAR v = {x} + SAVED({count}, c); {lane.bounds(node)}",
                 f"{x} = v; MEM(R_ROWS + {i}) = 2 * {lane.project(node)} - v; }}",
             ]
         return lines
@@ -326,13 +348,13 @@ class OnchipText:
         ]
 
     def _evaluate(self, dtype: str) -> str:
-        moved = "(step > 0 ? z_of[{place}] + step * base[{also}] : z_of[{place}])"
+        moved = "(*(base + {place}) + step * *(base + {also}))"
         plan = self._plans.evaluate
         cases = [
             collected(case.program, access, dtype, POINT_SUMS, **{**self._reads(), "in0": moved})
             for case, access in zip(plan.cases, plan.accesses, strict=True)
         ]
-        return _dispatched(plan, cases)
+        return dispatched(plan, cases)
 
     def _finish(self, lane: LaneText) -> list[str]:
         lines = []
@@ -346,47 +368,3 @@ class OnchipText:
                     f"MEM(R_ROWS + {i}) = honest ? y : (SCALAR)0; }}",
                 ]
         return lines
-
-
-def item_table(plan: StagePlan) -> np.ndarray:
-    """Case of each item, -1 for none, and its entries: ``[round, entries / 4, lane, 4]``.
-
-    Four numbers of a lane are one load; what the lanes of a round load lies side by side.
-    """
-    head = plan.table[: 2 * plan.n_items].reshape(-1, 2)
-    table = np.zeros((plan.n_items, _width(plan)), dtype=np.int32)
-    table[:, 0] = head[:, 0]
-    counts = [_used(access) for access in plan.accesses]
-    for item, (case, begin) in enumerate(head.tolist()):
-        if case >= 0:
-            table[item, 1 : 1 + counts[case]] = plan.table[begin : begin + counts[case]]
-    return np.swapaxes(table.reshape(-1, LANES, _width(plan) // 4, 4), 1, 2)
-
-
-def _used(access: Access) -> int:
-    """Table entries of a case."""
-    slots = [slot for places in (*access.inputs, *access.outputs) for slot, _ in places]
-    return 1 + max(slots, default=-1)
-
-
-def _width(plan: StagePlan) -> int:
-    """Numbers of an item in the table."""
-    longest = max((_used(access) for access in plan.accesses), default=0)
-    return -(-(1 + longest) // 4) * 4
-
-
-def _first(plan: StagePlan, name: str) -> str:
-    """Asks for the numbers of the first round."""
-    rounds = range(_width(plan) // 4)
-    return " ".join(f"FIRST_ENTRIES({i}, {name}_in.data)" for i in rounds)
-
-
-def _dispatched(plan: StagePlan, cases: Sequence[list[str]]) -> str:
-    """The case of an item; ``row`` and ``next`` are the tables of this round and of the next."""
-    width = _width(plan)
-    lines = [f"ENTRIES({i}) NEXT_ENTRIES({i}, next)" for i in range(width // 4)]
-    lines += [
-        f"const int r{i - 1} = ENTRY({i // 4}, {'xyzw'[i % 4]}, {i % 4});" for i in range(1, width)
-    ]
-    bodies = [[line for line in case if "= ROW(" not in line] for case in cases]
-    return "\n".join([*lines, switch("ENTRY(0, x, 0)", bodies)])

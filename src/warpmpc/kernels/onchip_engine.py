@@ -18,16 +18,23 @@ import warp as wp
 
 from warpmpc.codegen.fused_module import Argument, FusedKernelText
 from warpmpc.codegen.fused_search_text import REPORT_ROWS
+from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.onchip_end_native import COUNTED
+from warpmpc.codegen.onchip_native import PHASES
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipText, onchip_head
-from warpmpc.kernels.ffi import launch
+from warpmpc.kernels.ffi import launch, shared_memory_limit
+from warpmpc.kernels.ldl_engine import REGISTER_FILE
 from warpmpc.symbolic.lane_memory import LaneMemory
-from warpmpc.symbolic.lane_products import lane_products
 from warpmpc.symbolic.lanes import LANES
 
 REGISTERS = 255  # per thread
-# Phases whose cycles can be counted, in the order of the text.
-PHASES = ("linearize", "factor", "couple", "admm", "report", "search")
+# Addresses, loop counters, temporaries: what a lane needs beside the numbers that are counted.
+_OVERHEAD = 30
+# Shared memory that CUDA and Warp take for themselves per block.
+_RESERVED = 2048
+_OF_WARP = 256  # bytes that a kernel declares beside ours
+# Registers below which phases other than ADMM spill: 16 warps have as many.
+_FEWEST = 128
 
 
 @dataclass(frozen=True)
@@ -93,21 +100,18 @@ class OnchipKernel:
         self._kernels: dict[tuple[bool, ...], wp.Kernel] = {}
         with jax.ensure_compile_time_eval():
             self._tables = [_pointed(table, jnp.int32) for table in tables]
-            lanes = (memory.node_index, memory.absent)
+            lanes = (memory.staged, memory.absent)
             self._lanes = [_pointed(table, jnp.int32) for table in lanes]
-            found = lane_products(memory)
-            self._products = [_pointed(found.nodes, jnp.int32), _pointed(found.terms, jnp.int32)]
-            self._literals = _pointed(found.literals, dtype)
 
     @cached_property
     def shared_bytes(self) -> int:
         """Shared memory of one problem."""
-        return self._memory.n_rows * LANES * np.dtype(self._dtype).itemsize
+        return shared_bytes(self._memory, self._dtype)
 
     def kernel_text(self, counts: OnchipCounts, names: Sequence[str]) -> FusedKernelText:
         """What the kernel is made from; numbers of iterations are no part of it."""
-        static = self.shared_bytes <= STATIC_SHARED
-        tables = ("linearize_in", "evaluate_in", "nodes_in", "absent_in", "products_in", "terms_in")
+        static = self.shared_bytes <= STATIC_SHARED - _OF_WARP
+        tables = ("linearize_in", "evaluate_in", "nodes_in", "absent_in")
         numbers = ("n_iterations", "n_admm")
         return FusedKernelText(
             name="onchip_solve",
@@ -117,7 +121,6 @@ class OnchipKernel:
                 *(Argument(f"{name}_in") for name in names if name not in ("z", "y")),
                 Argument("active_in", "whole"),
                 *(Argument(name, "table") for name in tables),
-                Argument("literals_in", "vector"),
                 *(Argument(name, "number") for name in numbers),
             ],
             outputs=[
@@ -129,7 +132,7 @@ class OnchipKernel:
                 self._dtype, record=counts.record, restart=counts.restart, ends=counts.ends
             ),
             parts=1,
-            registers=REGISTERS,
+            registers=most_registers(self._memory, self._dtype),
             plans=self._text.plans,
             head=onchip_head(self._memory, self._dtype, static=static, profile=counts.profile),
             scratch=0 if static else self._memory.n_rows * LANES,
@@ -167,8 +170,6 @@ class OnchipKernel:
                 active.astype(jnp.int32),
                 *self._tables,
                 *self._lanes,
-                *self._products,
-                self._literals,
                 counts.sqp,
                 counts.admm,
                 point["z"],
@@ -183,6 +184,30 @@ class OnchipKernel:
             in_out=("z_io", "d_io", "s_io", "y_io"),
         )
         return Solved(z, (d, s, y), report, status)
+
+
+def shared_bytes(memory: LaneMemory, dtype: str) -> int:
+    """Shared memory of one problem."""
+    return memory.n_rows * LANES * np.dtype(dtype).itemsize
+
+
+def problems_at_once(memory: LaneMemory, dtype: str) -> int:
+    """Problems that the shared memory of a multiprocessor has room for."""
+    limit = shared_memory_limit() + _RESERVED // 2
+    return limit // (shared_bytes(memory, dtype) + _RESERVED)
+
+
+def needed_registers(memory: LaneMemory, dtype: str) -> int:
+    """About the registers that a lane needs."""
+    values = sum(LaneText(memory, dtype).counted_values().values())
+    return np.dtype(dtype).itemsize // 4 * values + _OVERHEAD
+
+
+def most_registers(memory: LaneMemory, dtype: str) -> int:
+    """Registers that a lane may have: fewer if more problems find room then."""
+    warps = max(problems_at_once(memory, dtype), 1)
+    shared = REGISTER_FILE // (LANES * warps) // 8 * 8
+    return min(max(shared, needed_registers(memory, dtype), _FEWEST), REGISTERS)
 
 
 def _pointed(array: np.ndarray, dtype: Any) -> jax.Array:

@@ -20,10 +20,18 @@ from warpmpc.codegen.fused_search_text import REPORT_ROWS
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.onchip_check_native import OnchipChecks
 from warpmpc.codegen.onchip_end_native import OnchipEnd
+from warpmpc.codegen.onchip_native import PHASES
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipNumbers, OnchipText
 from warpmpc.kernels.ffi import has_gpu, shared_memory_limit
-from warpmpc.kernels.onchip_engine import PHASES, REGISTERS, OnchipCounts, OnchipKernel, Solved
-from warpmpc.kernels.tiles import LANES
+from warpmpc.kernels.onchip_engine import (
+    REGISTERS,
+    OnchipCounts,
+    OnchipKernel,
+    Solved,
+    needed_registers,
+    problems_at_once,
+    shared_bytes,
+)
 from warpmpc.qp.conditioning import BOUND_LARGE, EQUALITY_TOLERANCE
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.tile_loop import inverse_rho
@@ -43,11 +51,7 @@ from warpmpc.symbolic.row_kinds import row_kinds
 _LOG = logging.getLogger(__name__)
 # Longer stage programs would have to be cut into chunks.
 _LONGEST_PROGRAM = 3000
-# Addresses, loop counters, temporaries: what a lane needs beside the numbers that are counted.
-_OVERHEAD = 30
-# Shared memory that CUDA and Warp take for themselves per block.
-_RESERVED = 2048
-_MOST_AT_ONCE = 8  # as many as have enough registers
+_MOST_AT_ONCE = 8  # as many as have all registers that a lane can have
 _AT_LEAST_AT_ONCE = 4  # as many as an H200 holds of problems of 48 KB
 
 
@@ -63,7 +67,7 @@ class OnchipIteration(SQPIteration):
             settings: Of the iteration.
         """
         super().__init__(programs, qp, settings)
-        self.memory = lane_memory(programs, checks=qp.settings.check_every > 0)
+        self.memory = lane_memory(programs)
         plans = OnchipStages(programs, self.memory)
         text = OnchipText(
             self.memory,
@@ -161,7 +165,7 @@ def uses_onchip(
         settings: Of the iteration.
         free: Whether the caller leaves the choice of kernels to us.
     """
-    laid_out = partial(lane_memory, programs, checks=qp.settings.check_every > 0)
+    laid_out = partial(lane_memory, programs)
     if engine == "onchip":
         of_staged = None if free else "`staged` is for kernels of another engine"
         reason = of_staged or onchip_obstacle(programs, qp, settings, laid_out)
@@ -197,27 +201,26 @@ def onchip_obstacle(
     known = next((reason for holds, reason in reasons if holds), None)
     if known is not None:
         return known
-    longest = max((f.n_instructions() for f in programs.linearize_functions[0]), default=0)
+    # One program gives both: cost and violations at the first point come with the QP.
+    both = zip(programs.linearize_functions[0], programs.evaluate_functions(), strict=True)
+    longest = max((f.n_instructions() + g.n_instructions() for f, g in both), default=0)
     if longest > _LONGEST_PROGRAM:
         return f"a stage has {longest} operations, more than {_LONGEST_PROGRAM}"
-    needed, limit = _bytes(memory(), programs.dtype), shared_memory_limit()
+    needed, limit = shared_bytes(memory(), programs.dtype), shared_memory_limit()
     if needed > limit:
-        checked = ", K for the checks included" if admm.check_every else ""
         return (
             f"a problem needs {needed / 1024:.1f} KB of shared memory, "
-            f"{(needed - limit) / 1024:.1f} KB more than a multiprocessor has{checked}"
+            f"{(needed - limit) / 1024:.1f} KB more than a multiprocessor has"
         )
     return None
 
 
 def onchip_drawback(memory: LaneMemory, dtype: str) -> str | None:
     """Why single launches would not be the fastest way, or None."""
-    width = np.dtype(dtype).itemsize // 4
-    values = sum(LaneText(memory, dtype).counted_values().values())
-    registers = width * values + _OVERHEAD
+    registers = needed_registers(memory, dtype)
     if registers > REGISTERS:
         return f"a lane needs about {registers} registers, {registers - REGISTERS} too many"
-    needed = _bytes(memory, dtype)
+    needed = shared_bytes(memory, dtype)
     if needed > STATIC_SHARED and _problems_at_once(memory, dtype) < _AT_LEAST_AT_ONCE:
         return (
             f"a problem needs {needed / 1024:.0f} KB of shared memory, more than the "
@@ -226,32 +229,26 @@ def onchip_drawback(memory: LaneMemory, dtype: str) -> str | None:
     return None
 
 
-def lane_memory(programs: StagePrograms, *, checks: bool = False) -> LaneMemory:
-    """Where the numbers of a problem lie; K is kept if no multiprocessor holds fewer problems.
+def lane_memory(programs: StagePrograms) -> LaneMemory:
+    """Where the numbers of a problem lie.
 
-    Args:
-        programs: Stage functions.
-        checks: Whether QPs end at a tolerance: then K is kept in any case.
+    Blocks of the reduction are in registers that are left, if that makes room for more problems.
     """
     layout = LaneLayout(programs.assembly, row_kinds(programs.problem, EQUALITY_TOLERANCE))
-    small = LaneMemory(layout, eliminate_lane(layout))
-    if checks:
-        return small.keeping_K(changes=True)
-    large = small.keeping_K()
-    # The Hessian of the residuals is that of the QP: with the multipliers before it.
-    needed = "y" in programs.point_rows
-    at_once = [_problems_at_once(memory, programs.dtype) for memory in (small, large)]
-    return large if needed or at_once[1] == at_once[0] > 0 else small
+    memory = LaneMemory(layout, eliminate_lane(layout))
+    text, block = LaneText(memory, programs.dtype), memory.n_separators**2
+    if text.folds or not block:
+        return memory
+    left = REGISTERS - needed_registers(memory, programs.dtype)
+    block *= np.dtype(programs.dtype).itemsize // 4
+    some = [memory.keeping(count) for count in range(min(left // block, memory.n_blocks) + 1)]
+    # The first one of those that leave most room; without room for any problem there is one, too.
+    return max([memory, *some], key=lambda m: _problems_at_once(m, programs.dtype))
 
 
 def _problems_at_once(memory: LaneMemory, dtype: str) -> int:
-    """Problems that one multiprocessor holds."""
-    limit = shared_memory_limit() + _RESERVED // 2
-    return min(limit // (_bytes(memory, dtype) + _RESERVED), _MOST_AT_ONCE)
-
-
-def _bytes(memory: LaneMemory, dtype: str) -> int:
-    return memory.n_rows * LANES * np.dtype(dtype).itemsize
+    """Problems that one multiprocessor holds, even if lanes take all registers."""
+    return min(problems_at_once(memory, dtype), _MOST_AT_ONCE)
 
 
 def _numbers(qp: QPSolver, dtype: str) -> OnchipNumbers:

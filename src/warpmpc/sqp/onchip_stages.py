@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from warpmpc.codegen.from_casadi import translate
-from warpmpc.codegen.onchip_text import OnchipPlans, item_table
+from warpmpc.codegen.onchip_rounds import item_table
+from warpmpc.codegen.onchip_text import OnchipPlans
 from warpmpc.codegen.stage_module import StageCase, merged_cases, plan_stages
 from warpmpc.sqp.stage_programs import StagePrograms
 from warpmpc.symbolic.lane_memory import LaneMemory
@@ -57,7 +58,7 @@ class OnchipStages:
         self._at = programs.assembly
         self._parts = stage_parts(programs, memory.layout)
         self._rounds = self._used_rounds()
-        n_items = LANES * len(self._rounds)
+        n_items = LANES * (1 + max(self._rounds.values()))
         self.plans = OnchipPlans(
             linearize=plan_stages(merged_cases(self._linearizations()), n_items),
             outputs=programs.linearize_functions[1],
@@ -71,14 +72,25 @@ class OnchipStages:
         return [item_table(plan) for plan in (self.plans.linearize, self.plans.evaluate)]
 
     def _used_rounds(self) -> dict[tuple[int, int], int]:
-        """Numbers of the rounds: a stage of all lanes and a part that some lane has there."""
-        layout = self._m.layout
-        used = {
-            (layout.place(int(k))[1], part.number)
-            for part in self._parts
-            for k in self._at.stages[part.group]
-        }
-        return {which: i for i, which in enumerate(sorted(used))}
+        """Numbers of the rounds: of a stage of all lanes and a part that some lane has there.
+
+        A rest goes to an earlier round if all its lanes have nothing to do there.
+        """
+        lanes: dict[tuple[int, int], set[int]] = {}
+        for part in self._parts:
+            for k in self._at.stages[part.group]:
+                lane, stage = self._m.layout.place(int(k))
+                lanes.setdefault((part.number, stage), set()).add(lane)
+        rounds: dict[tuple[int, int], int] = {}
+        busy: list[set[int]] = []
+        for (number, stage), some in sorted(lanes.items()):
+            free = (i for i, others in enumerate(busy) if number == REST and not others & some)
+            at = next(free, len(busy))
+            if at == len(busy):
+                busy.append(set())
+            busy[at] |= some
+            rounds[stage, number] = at
+        return rounds
 
     def _items(self, part: StagePart) -> np.ndarray:
         places = [self._m.layout.place(int(k)) for k in self._at.stages[part.group]]
@@ -90,7 +102,7 @@ class OnchipStages:
         memory = self._m
         if name == "y":
             return lambda index, k: memory.of_row("R", index, k)
-        return lambda index, _: index  # z and parameters are not in this memory
+        return memory.of_point if name == "z" else lambda index, _: index
 
     def _points(self, group: int, names: Sequence[str]) -> tuple[np.ndarray, ...]:
         stages, rows = self._at.stages[group], self._programs.point_rows
@@ -102,10 +114,12 @@ class OnchipStages:
         cases = []
         for i, part in enumerate(self._parts):
             picked = {name: written[name][i][0] for name in outputs}
-            model = self._programs.models[part.group]
+            function = self._programs.models[part.group].linearize_part(
+                f"part_{part.group}_{part.number}", picked, part.rows, with_cost=part.has_cost
+            )
             cases.append(
                 StageCase(
-                    translate(model.linearize_part(f"part_{part.group}_{part.number}", picked)),
+                    translate(function),
                     self._items(part),
                     self._points(part.group, point),
                     tuple(written[name][i][1] for name in outputs),
@@ -178,9 +192,10 @@ class OnchipStages:
         ]
 
     def _directions(self, case: StageCase) -> np.ndarray:
-        """Offsets of d of the variables that a case reads, seen from the lanes of its items."""
-        first_stages = case.stages % LANES * self._m.layout.per_lane
-        return _offsets(case.in_rows[0], first_stages, self._m.of_direction)
+        """Offsets of d of the variables that a case reads."""
+        points = np.asarray(case.in_rows[0])
+        found = [self._m.of_direction(int(offset)) for offset in points.ravel()]
+        return np.array(found, dtype=np.int64).reshape(points.shape)
 
 
 def stage_parts(programs: StagePrograms, layout: LaneLayout) -> list[StagePart]:

@@ -108,13 +108,16 @@ class StageModel:
         found = self.qp_expressions()
         return self._function(name, self._point, [found[which] for which in outputs])
 
-    def linearize_part(self, name: str, picked: Mapping[str, IntArray]) -> ca.Function:
-        """The same to some elements of each contribution."""
+    def linearize_part(
+        self, name: str, picked: Mapping[str, IntArray], rows: Collection[int], *, with_cost: bool
+    ) -> ca.Function:
+        """The same to some elements of each contribution, and then what `evaluate_part` returns."""
         found = self.qp_expressions()
         outputs = [
             ca.vertcat(ca.SX(0, 1), *(found[which][i] for i in elements.tolist()))
             for which, elements in picked.items()
         ]
+        outputs += self._values(rows, with_cost=with_cost)
         return self._function(name, self._point, outputs)
 
     @property
@@ -138,11 +141,14 @@ class StageModel:
 
     def evaluate_part(self, name: str, rows: Collection[int], *, with_cost: bool) -> ca.Function:
         """The same of some rows, with the cost or with penalties alone."""
+        return self._function(name, self._cost_inputs, self._values(rows, with_cost=with_cost))
+
+    def _values(self, rows: Collection[int], *, with_cost: bool) -> list[ca.SX]:
         cost = self.total_cost if with_cost else ca.SX(0)
         beyond = self._hard_violations(rows)
         worst = ca.mmax(beyond) if beyond.numel() else ca.SX(0)
         outputs = [cost + self._penalty(rows), ca.sumsqr(beyond), ca.sum1(beyond), worst]
-        return self._function(name, self._cost_inputs, [ca.densify(o) for o in outputs])
+        return [ca.densify(o) for o in outputs]
 
     def pull_back(self, name: str, outputs: Sequence[str], *, of_w: bool) -> ca.Function:
         """Cotangents of contributions to the QP back to (w, p), or to p alone.

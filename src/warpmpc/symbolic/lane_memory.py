@@ -4,12 +4,13 @@ Reads: a `LaneLayout` and its elimination.  Produces: `LaneMemory`: sections of 
 every node and of every entry of K, and offsets that stage programs read from and write to.
 
     X     x of variables, v of rows
+    Z     the point: variables alone
     Q     linear cost of variables, a bound of rows
     U     upper bound of rows with two bounds
     RHO   1/rho of rows that may be of any kind
     H     penalties of soft rows
     R     right-hand side, between QPs multipliers
-    W     entries of K, and the reduction: in its place, or behind it if there is room
+    W     entries of K, later the reduction in their place
 
 Nodes stand in the order of their elimination, separators last.
 """
@@ -49,18 +50,17 @@ class LaneMemory:
         literals: Entries of K that are one constant in all lanes that have them.
         entries: Rows within W of all other entries of P and A.
         incoming: Rows within W of what the lane before adds to entries and linear costs.
+        kept_blocks: Blocks of the reduction that lanes keep in registers, the last ones.
     """
 
-    def __init__(self, layout: LaneLayout, elimination: LaneElimination, *, keeps_K: bool = False):
+    def __init__(self, layout: LaneLayout, elimination: LaneElimination):
         """Numbers all rows.
 
         Args:
             layout: Which lane owns what.
             elimination: Of the interior of a lane.
-            keeps_K: Whether K stays beside the reduction: residuals need it once more.
         """
-        self.layout, self.elimination, self.keeps_K = layout, elimination, keeps_K
-        self.keeps_changes = False
+        self.layout, self.elimination, self.kept_blocks = layout, elimination, 0
         self.nodes = [*elimination.order, *layout.separators]
         self.place = {node: i for i, node in enumerate(self.nodes)}
         self.literals = _literals(layout)
@@ -147,25 +147,21 @@ class LaneMemory:
         return max(self.layout.n_lanes - 1, 0).bit_length()
 
     @property
-    def n_reduction(self) -> int:
-        """Numbers per lane that the reduction keeps."""
-        return (2 * self.levels + 1) * self.n_separators**2
-
-    def keeping_K(self, *, changes: bool = False) -> LaneMemory:
-        """The same with K beside the reduction.
-
-        Args:
-            changes: Whether R is as long as X: checks of a QP put changes of x there.
-        """
-        other = copy(self)
-        other.keeps_K, other.keeps_changes = True, changes
-        other.__dict__.pop("sections", None)  # the one cached part that depends on it
-        return other
+    def n_blocks(self) -> int:
+        """Blocks of the reduction: two per level but one in the last, and the last inverse."""
+        return max(2 * self.levels, 1)
 
     @property
-    def reduction(self) -> int:
-        """First row of the reduction within W."""
-        return self.dump + 1 if self.keeps_K else 0
+    def stored_blocks(self) -> int:
+        """Blocks of the reduction in this memory."""
+        return self.n_blocks - self.kept_blocks
+
+    def keeping(self, blocks: int) -> LaneMemory:
+        """The same with some blocks of the reduction in registers."""
+        other = copy(self)
+        other.kept_blocks = blocks
+        other.__dict__.pop("sections", None)  # the one cached part that depends on it
+        return other
 
     @cached_property
     def sections(self) -> dict[str, Section]:
@@ -173,12 +169,13 @@ class LaneMemory:
         n = len(self.nodes)
         counts = {
             "X": n,
+            "Z": n - len(self.rows),
             "Q": n,
             "U": len(self.upper),
             "RHO": len(self.rho),
             "H": len(self.soft),
-            "R": n if self.keeps_changes else self.n_interior,
-            "W": max(self.dump + 1, self.reduction + self.n_reduction),
+            "R": self.n_interior,
+            "W": max(self.dump + 1, self.stored_blocks * self.n_separators**2),
         }
         ends = np.cumsum(list(counts.values())).tolist()
         return {
@@ -192,14 +189,42 @@ class LaneMemory:
         last = self.sections["W"]
         return last.first + last.count
 
+    @property
+    def n_vars(self) -> int:
+        """Variables of the problem."""
+        return self.layout.problem.n_vars
+
+    @property
+    def n_cons(self) -> int:
+        """Rows of the problem."""
+        return self.layout.problem.n_cons
+
+    @cached_property
+    def _variables(self) -> list[Node]:
+        return [node for node in self.nodes if not node.is_row]
+
+    @cached_property
+    def _point_rows(self) -> dict[Node, int]:
+        return {node: i for i, node in enumerate(self._variables)}
+
+    def row_of(self, section: str, node: Node) -> int:
+        """Row of a variable within X or Z."""
+        return self._point_rows[node] if section == "Z" else self.place[node]
+
     def offset(self, section: str, row: int, lanes_ahead: int = 0) -> int:
         """Where a row lies, counted from the first number of the lane."""
         return (self.sections[section].first + row) * LANES + lanes_ahead
 
-    def of_direction(self, index: int, k: int) -> int:
-        """Offset of x of a variable of the problem, seen from the lane of stage k."""
+    def of_point(self, index: int, k: int) -> int:
+        """Offset of a variable of the problem, seen from the lane of stage k."""
         lane, node = self.layout.var_nodes[index]
-        return self.offset("X", self.place[node], lane - self.layout.place(k)[0])
+        return self.offset("Z", self.row_of("Z", node), lane - self.layout.place(k)[0])
+
+    def of_direction(self, of_point: int) -> int:
+        """Offset of x of the variable at an offset."""
+        row, ahead = divmod(of_point, LANES)
+        node = self._variables[row - self.sections["Z"].first]
+        return self.offset("X", self.place[node], ahead)
 
     def of_row(self, section: str, index: int, k: int) -> int:
         """Offset of v or y of a row of the problem, seen from the lane of stage k."""
@@ -245,6 +270,18 @@ class LaneMemory:
         for index, (lane, node) in enumerate(owners):
             table[self.place[node], lane] = index
         return table
+
+    @cached_property
+    def staged(self) -> IntArray:
+        """Where a copy of the caller's arrays has the number of each node in each lane; -1: none.
+
+        Rows begin with a row of the memory.  Within each the numbers are permuted, see `STAGED` of
+        `codegen.onchip_head_native`: else those of all lanes would be in the same few banks.
+        """
+        index = self.node_index
+        beyond = LANES * self.sections["Z"].count - self.n_vars
+        place = np.where(index < self.n_vars, index, index + beyond)
+        return np.where(index < 0, -1, place ^ (place // LANES % LANES)).astype(np.int32)
 
     @cached_property
     def diagonals(self) -> list[int]:
