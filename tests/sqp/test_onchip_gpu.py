@@ -160,7 +160,7 @@ def test_ends_are_those_of_the_staged_engine(mode):
 
 def test_checks_above_48_kilobytes():
     """A cartpole with a longer horizon: dynamic shared memory."""
-    made = cartpole.make(horizon=130)
+    made = cartpole.make(horizon=160)
     qp = replace(made.settings.qp, max_iter=200, check_every=25)
     settings = replace(made.settings, qp=qp)
     x0 = made.sample(100, 0)

@@ -11,6 +11,8 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.bench.baseline import Baseline
@@ -22,6 +24,7 @@ from warpmpc.bench.timing import (
     copy_bandwidth,
     device_memory_bytes,
 )
+from warpmpc.kernels.loading import start_warp
 
 MEMORY_SHARE = 0.8  # of the device's memory that a batch may need
 
@@ -42,7 +45,9 @@ class Runner(ABC):
     details: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, repeats: int, baselines: Mapping[str, Baseline]):
-        """Describes the machine."""
+        """Describes the machine, and starts what all runs need: nothing of that is compilation."""
+        start_warp()
+        jax.block_until_ready(jnp.zeros(1))
         self._repeats, self._baselines = repeats, baselines
         self._machine = machine()
         self._memory = device_memory_bytes()
