@@ -30,8 +30,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("folded", [False, True])
-@pytest.mark.parametrize("name", CASES)
+FOLDED = ("plain", "more_than_48_KB", "no_separators", "soft_ending")
+
+
+@pytest.mark.parametrize(
+    ("name", "folded"), [*((name, False) for name in CASES), *((name, True) for name in FOLDED)]
+)
 def test_compiles_for_a_gpu(name, folded, tmp_path, monkeypatch):
     if folded:
         monkeypatch.setattr(lane_text, "_LONGEST_LOOP", 0)
