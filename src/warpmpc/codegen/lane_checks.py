@@ -33,16 +33,15 @@ class LaneChecks:
 
     def remember(self) -> list[str]:
         """Saves x and y before an iteration; s of the first one is no projection of v."""
-        lines, rows = [], {node: i for i, node in enumerate(self._m.rows)}
+        lines = []
         for node, i in self._m.place.items():
             if not node.is_row:
                 lines.append(f"SAVE({i}, w, MEM(X_ROWS + {i}))")
                 continue
             lines += [
-                f"{{ const SCALAR v = MEM(X_ROWS + {i}); {self._lane.bounds(node)}",
-                f"SCALAR s = {self._lane.project(node)};",
-                f"if (first) s += SAVED({rows[node]}, c) / OMEGA;",
-                f"SAVE({i}, w, (v - s) / {self._lane.inverse_rho(node)}) }}",
+                f"{{ {self._lane.projected(node)}",
+                f"const SCALAR off = first ? SAVED({self._m.row_number[node]}, c) / OMEGA : 0;",
+                f"SAVE({i}, w, (v - (s + off)) / {self._lane.inverse_rho(node)}) }}",
             ]
         return lines
 
@@ -59,10 +58,8 @@ class LaneChecks:
 
     def _row(self, node: Node) -> list[str]:
         """Declares ``s`` and ``y`` of a row after an iteration, and its bounds."""
-        i = self._m.place[node]
         return [
-            f"const SCALAR v = MEM(X_ROWS + {i}); {self._residuals.both_bounds(node)}",
-            f"const SCALAR s = {self._lane.project(node)};",
+            self._lane.projected(node, both_bounds=True),
             f"const SCALAR y = (v - s) / {self._lane.inverse_rho(node)};",
         ]
 
@@ -75,21 +72,18 @@ class LaneChecks:
                 f"GROW(DUAL_SCALE, MAX(MAX(SIZE(p_{i}), SIZE(a_{i})), SIZE(q)))",
             ]
         return [
-            f"const SCALAR v = MEM(X_ROWS + {i}); {self._lane.bounds(node)}",
-            f"const SCALAR s = {self._lane.project(node)}; OF_LANE(odd_of) += y_{i} - y_{i};",
+            f"{self._lane.projected(node)} OF_LANE(odd_of) += y_{i} - y_{i};",
             f"GROW(PRIMAL, SIZE(a_{i} - s)) GROW(PRIMAL_SCALE, MAX(SIZE(a_{i}), SIZE(s)))",
             f"GROW(WEIGHT, SIZE(y_{i}))",
         ]
 
     def _change(self, node: Node) -> list[str]:
         """Changes of y that a missing bound, or one that gives way, does not allow are none."""
-        i, m = self._m.place[node], self._m
+        i = self._m.place[node]
         if not node.is_row:
             return [f"const SCALAR x_{i} = MEM(X_ROWS + {i}) - SAVED({i}, w);"]
-        gives = {
-            side: f" || MEM(H_ROWS + {m.soft[node, side]}) < HARD" if (node, side) in m.soft else ""
-            for side in (0, 1)
-        }
+        penalties = [self._lane.penalties(node, side) for side in (0, 1)]
+        gives = [f" || {found[0]} < HARD" if found else "" for found in penalties]
         return [
             f"SCALAR y_{i};",
             *("{", *self._row(node), f"y_{i} = y - SAVED({i}, w);"),
@@ -106,7 +100,7 @@ class LaneChecks:
                 f"GROW(COMBINATION, SIZE(a_{i}))",
             ]
         return [
-            self._residuals.both_bounds(node),
+            self._lane.both_bounds(node),
             f"if (y_{i} > 0) OF_LANE(support_of) += hi * y_{i};",
             f"if (y_{i} < 0) OF_LANE(support_of) += lo * y_{i};",
             f"GROW(Y_CHANGE, SIZE(y_{i}))",
@@ -119,9 +113,10 @@ class LaneChecks:
 
     def _pays(self, node: Node, side: int, stops: str, way: str) -> list[str]:
         """A linear penalty alone stops no direction, but every step along it costs its slope."""
-        if (node, side) not in self._m.soft:
+        penalties = self._lane.penalties(node, side)
+        if penalties is None:
             return []
-        b, a = (f"MEM(H_ROWS + {self._m.soft[node, part]})" for part in (side, side + 2))
+        b, a = penalties
         return [
             f"if ({stops} && {b} < HARD && {a} >= 1) {{",
             f"OF_LANE(descent_of) += {b} / {self._lane.inverse_rho(node)} * MAX({way}, (SCALAR)0);",

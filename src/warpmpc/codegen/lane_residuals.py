@@ -18,7 +18,6 @@ from warpmpc.codegen.lane_reduction import block_of_lanes
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import Node, Pair
-from warpmpc.symbolic.row_kinds import RowKind
 
 NodeText = Callable[[Node], list[str]]
 
@@ -111,16 +110,6 @@ class LaneResiduals:
 
     # --- rows ---
 
-    def both_bounds(self, node: Node) -> str:
-        """Declares ``lo`` and ``hi``, also where the row has none."""
-        kind = self._m.layout.row_slot(node).kind
-        other = {
-            RowKind.EQUALITY: " const SCALAR hi = lo;",
-            RowKind.LOWER: " const SCALAR hi = INFINITY;",
-            RowKind.UPPER: " const SCALAR lo = -INFINITY;",
-        }
-        return self._lane.bounds(node) + other.get(kind, "")
-
     def solution(self, node: Node) -> list[str]:
         """Declares a node's factor between QPs: x, or y that has been put into R."""
         i = self._m.place[node]
@@ -139,7 +128,8 @@ class LaneResiduals:
                 f"LARGEST(0, q + a_{i}) LARGEST(1, q) LARGEST(2, q + a_{i} + p_{i})",
                 f"LARGEST(6, x_{i}) LARGEST(7, MEM(Z_ROWS + {self._m.row_of('Z', node)}))",
             ]
-        lines = [f"LARGEST(3, a_{i} - MEM(X_ROWS + {i})) LARGEST(5, y_{i})", self.both_bounds(node)]
+        lines = [f"LARGEST(3, a_{i} - MEM(X_ROWS + {i})) LARGEST(5, y_{i})"]
+        lines.append(self._lane.both_bounds(node))
         if self._m.layout.row_slot(node).soft:
             return [*lines, *self._soft_slope(node)]
         return [
@@ -153,12 +143,12 @@ class LaneResiduals:
 
         Penalties come from the coefficients of the proximal map, see `qp.soft`.
         """
-        m, lines = self._m, []
-        end = f"a_{m.place[node]}"
+        lines, end = [], f"a_{self._m.place[node]}"
         for side, way, at_zero in ((0, f"lo - {end}", "lo"), (1, f"{end} - hi", "-hi")):
-            if (node, side) not in m.soft:
+            penalties = self._lane.penalties(node, side)
+            if penalties is None:
                 continue
-            b, a = (f"MEM(H_ROWS + {m.soft[node, part]})" for part in (side, side + 2))
+            b, a = penalties
             lines += [
                 f"{{ const SCALAR stiff = 1 / {self._lane.inverse_rho(node)}, whole = stiff / {a};",
                 f"const SCALAR linear = {b} * whole, quadratic = whole - stiff;",

@@ -316,6 +316,29 @@ class LaneText:
             return f"const SCALAR lo = {stored}, hi = MEM(U_ROWS + {m.upper[node]});"
         return f"const SCALAR {'hi' if kind is RowKind.UPPER else 'lo'} = {stored};"
 
+    def both_bounds(self, node: Node) -> str:
+        """Declares ``lo`` and ``hi``, also where the row has none."""
+        kind = self._m.layout.row_slot(node).kind
+        other = {
+            RowKind.EQUALITY: " const SCALAR hi = lo;",
+            RowKind.LOWER: " const SCALAR hi = INFINITY;",
+            RowKind.UPPER: " const SCALAR lo = -INFINITY;",
+        }
+        return self.bounds(node) + other.get(kind, "")
+
+    def projected(self, node: Node, *, both_bounds: bool = False) -> str:
+        """Declares ``v`` of a row, its bounds, and ``s``."""
+        bounds = self.both_bounds(node) if both_bounds else self.bounds(node)
+        v = f"const SCALAR v = MEM(X_ROWS + {self._m.place[node]});"
+        return f"{v} {bounds}\nconst SCALAR s = {self.project(node)};"
+
+    def penalties(self, node: Node, side: int) -> tuple[str, str] | None:
+        """Texts of the linear and the quadratic coefficient of a soft side, None if it is hard."""
+        soft = self._m.soft
+        if (node, side) not in soft:
+            return None
+        return f"MEM(H_ROWS + {soft[node, side]})", f"MEM(H_ROWS + {soft[node, side + 2]})"
+
     def project(self, node: Node) -> str:
         """Text of s, from ``v`` and the bounds."""
         slot = self._m.layout.row_slot(node)
@@ -328,11 +351,11 @@ class LaneText:
             return clip
         # Beyond a soft bound s gives way; see `qp.soft`.
         gives = []
-        for sign, linear, beyond in (("-", 0, f"{clip} - v"), ("+", 1, f"v - {clip}")):
-            if (node, linear) in self._m.soft:
-                a, b = (self._m.soft[node, part] for part in (linear + 2, linear))
-                way = f"MEM(H_ROWS + {a}) * ({beyond}) - MEM(H_ROWS + {b})"
-                gives.append(f" {sign} MAX({way}, (SCALAR)0)")
+        for side, sign, beyond in ((0, "-", f"{clip} - v"), (1, "+", f"v - {clip}")):
+            found = self.penalties(node, side)
+            if found is not None:
+                b, a = found
+                gives.append(f" {sign} MAX({a} * ({beyond}) - {b}, (SCALAR)0)")
         return f"({clip}{''.join(gives)})"
 
     def counted_values(self) -> dict[str, int]:

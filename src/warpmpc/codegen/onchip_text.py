@@ -89,6 +89,22 @@ def _kept_text(kept: dict[str, int], saved: dict[str, int]) -> str:
     return "\n".join(["#if defined(__CUDA_ARCH__)", *there, "#else", *arrays, "#endif"])
 
 
+def _penalties(lane: LaneText, node: Node) -> list[str]:
+    """Penalties become coefficients of the proximal map; see `qp.soft`."""
+    lines = []
+    for penalties in filter(None, (lane.penalties(node, side) for side in (0, 1))):
+        b, a = penalties
+        lines += [
+            f"is_crossed = (({b} < 0) | ({a} < 0)) ? (SCALAR)1 : is_crossed;",
+            f"is_broken = (({b} != {b}) | ({a} != {a})) ? (SCALAR)1 : is_broken;",
+            f"{{ const bool hard = {b} > INFINITE || {a} > INFINITE;",
+            f"const SCALAR whole = 1 / r + (hard ? (SCALAR)0 : {a});",
+            f"{b} = hard ? (SCALAR)INFINITY : {b} / whole;",
+            f"{a} = 1 / (r * whole); }}",
+        ]
+    return lines
+
+
 def onchip_head(memory: LaneMemory, dtype: str, *, static: bool, profile: bool) -> str:
     """What precedes the body: types, memory, exchange between lanes."""
     defines = {"WIDTH": 1, "STATIC": int(static), "MEMORY_ROWS": memory.n_rows}
@@ -289,31 +305,14 @@ class OnchipText:
             lines.append("is_crossed = lo > INFINITE ? (SCALAR)1 : is_crossed;")
         if "hi" in names or kind is RowKind.EQUALITY:
             lines.append(f"is_crossed = {names[-1]} < -INFINITE ? (SCALAR)1 : is_crossed;")
-        lines += self._penalties(node)
+        lines += _penalties(lane, node)
         s = "(SCALAR)0" if restart else f"MEM(X_ROWS + {i})"
         return [
             *lines,
             f"const SCALAR s = {s}, v = s + r * MEM(R_ROWS + {i});",
-            f"SAVE({m.rows.index(node)}, c, OMEGA * (s - {lane.project(node)}))",
+            f"SAVE({m.row_number[node]}, c, OMEGA * (s - {lane.project(node)}))",
             f"MEM(X_ROWS + {i}) = v; MEM(R_ROWS + {i}) = 2 * s - v;",
         ]
-
-    def _penalties(self, node: Node) -> list[str]:
-        """Penalties become coefficients of the proximal map; see `qp.soft`."""
-        lines = []
-        for side in (0, 1):
-            if (node, side) not in self._m.soft:
-                continue
-            b, a = (f"MEM(H_ROWS + {self._m.soft[node, part]})" for part in (side, side + 2))
-            lines += [
-                f"is_crossed = (({b} < 0) | ({a} < 0)) ? (SCALAR)1 : is_crossed;",
-                f"is_broken = (({b} != {b}) | ({a} != {a})) ? (SCALAR)1 : is_broken;",
-                f"{{ const bool hard = {b} > INFINITE || {a} > INFINITE;",
-                f"const SCALAR whole = 1 / r + (hard ? (SCALAR)0 : {a});",
-                f"{b} = hard ? (SCALAR)INFINITY : {b} / whole;",
-                f"{a} = 1 / (r * whole); }}",
-            ]
-        return lines
 
     def _separators(self) -> list[str]:
         """Right-hand sides of the separators."""
@@ -326,11 +325,11 @@ class OnchipText:
     def _correct(self, lane: LaneText) -> list[str]:
         """The first iteration starts from s of the QP before, not from the projection of v."""
         lines = []
-        for count, node in enumerate(self._m.rows):
+        for node, number in self._m.row_number.items():
             i = self._m.place[node]
             x = f"MEM(X_ROWS + {i})"
             lines += [
-                f"{{ const SCALAR v = {x} + SAVED({count}, c); {lane.bounds(node)}",
+                f"{{ const SCALAR v = {x} + SAVED({number}, c); {lane.bounds(node)}",
                 f"{x} = v; MEM(R_ROWS + {i}) = 2 * {lane.project(node)} - v; }}",
             ]
         return lines
@@ -361,8 +360,7 @@ class OnchipText:
         for i, node in enumerate(self._m.nodes):
             if node.is_row:
                 lines += [
-                    f"{{ const SCALAR v = MEM(X_ROWS + {i}); {lane.bounds(node)}",
-                    f"const SCALAR s = {lane.project(node)};",
+                    f"{{ {lane.projected(node)}",
                     f"MEM(X_ROWS + {i}) = usable ? s : (SCALAR)0;",
                     f"const SCALAR y = (v - s) * (1 / {lane.inverse_rho(node)});",
                     f"MEM(R_ROWS + {i}) = honest ? y : (SCALAR)0; }}",

@@ -166,7 +166,7 @@ class FusedLaunches:
         merged = merged_cases(
             [
                 StageCase(translate(f), stages[i], tuple(rows[i] for rows in point.values()), ())
-                for i, f in enumerate(self.programs.evaluate_functions())
+                for i, f in enumerate(self.programs.evaluate_functions)
             ]
         )
         return [

@@ -202,7 +202,7 @@ def onchip_obstacle(
     if known is not None:
         return known
     # One program gives both: cost and violations at the first point come with the QP.
-    both = zip(programs.linearize_functions[0], programs.evaluate_functions(), strict=True)
+    both = zip(programs.linearize_functions[0], programs.evaluate_functions, strict=True)
     longest = max((f.n_instructions() + g.n_instructions() for f, g in both), default=0)
     if longest > _LONGEST_PROGRAM:
         return f"a stage has {longest} operations, more than {_LONGEST_PROGRAM}"
@@ -241,9 +241,10 @@ def lane_memory(programs: StagePrograms) -> LaneMemory:
         return memory
     left = REGISTERS - needed_registers(memory, programs.dtype)
     block *= np.dtype(programs.dtype).itemsize // 4
-    some = [memory.keeping(count) for count in range(min(left // block, memory.n_blocks) + 1)]
-    # The first one of those that leave most room; without room for any problem there is one, too.
-    return max([memory, *some], key=lambda m: _problems_at_once(m, programs.dtype))
+    most = max(0, min(left // block, memory.n_blocks))
+    some = [memory.keeping(count) for count in range(most + 1)]
+    # The first one of those that leave most room.
+    return max(some, key=lambda m: _problems_at_once(m, programs.dtype))
 
 
 def _problems_at_once(memory: LaneMemory, dtype: str) -> int:

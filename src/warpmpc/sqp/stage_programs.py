@@ -192,6 +192,7 @@ class StagePrograms:
         names = list(self._sizes)
         return [m.linearize(f"linearize_{i}", names) for i, m in enumerate(self.models)], names
 
+    @cached_property
     def evaluate_functions(self) -> list[Any]:
         """CasADi functions to cost and violations, one per group."""
         return [m.evaluate(f"evaluate_{i}") for i, m in enumerate(self.models)]

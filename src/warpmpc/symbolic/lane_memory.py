@@ -105,6 +105,11 @@ class LaneMemory:
         return [node for node in self.nodes if node.is_row]
 
     @cached_property
+    def row_number(self) -> dict[Node, int]:
+        """Number of each node among those that are rows."""
+        return {node: i for i, node in enumerate(self.rows)}
+
+    @cached_property
     def upper(self) -> dict[Node, int]:
         """Row within U of each node with two bounds."""
         two = [n for n in self.rows if self.layout.row_slot(n).kind in TWO_BOUNDS]
