@@ -126,7 +126,7 @@ def test_blocks_in_registers(blocks):
     count = blocks * size**2
     assert text.counts["u"] == text.counted_values()["reduction"] == count
     assert {int(i) for i in re.findall(r"KEEP\((\d+), u\)", lines)} == set(range(count))
-    assert set(re.findall(r"LOAD\((\d+), u\)", "\n".join(text.loaded()))) == set(
+    assert set(re.findall(r"LOAD_AS\((\d+), u, \d+, u\)", "\n".join(text.loaded()))) == set(
         map(str, range(count))
     )
     read = {int(block) for block in re.findall(r"MEM\(W_ROWS \+ \((\d+)\)", lines)}

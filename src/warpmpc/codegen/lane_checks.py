@@ -40,8 +40,8 @@ class LaneChecks:
                 continue
             lines += [
                 f"{{ {self._lane.projected(node)}",
-                f"const SCALAR off = first ? SAVED({self._m.row_number[node]}, c) / OMEGA : 0;",
-                f"SAVE({i}, w, (v - (s + off)) / {self._lane.inverse_rho(node)}) }}",
+                f"const SCALAR off = first ? SAVED({self._m.row_number[node]}, c) * (1 / OMEGA) : 0;",
+                f"SAVE({i}, w, (v - (s + off)) * {self._lane.rho(node)}) }}",
             ]
         return lines
 
@@ -60,7 +60,7 @@ class LaneChecks:
         """Declares ``s`` and ``y`` of a row after an iteration, and its bounds."""
         return [
             self._lane.projected(node, both_bounds=True),
-            f"const SCALAR y = (v - s) / {self._lane.inverse_rho(node)};",
+            f"const SCALAR y = (v - s) * {self._lane.rho(node)};",
         ]
 
     def _residual(self, node: Node) -> list[str]:
@@ -119,6 +119,6 @@ class LaneChecks:
         b, a = penalties
         return [
             f"if ({stops} && {b} < HARD && {a} >= 1) {{",
-            f"OF_LANE(descent_of) += {b} / {self._lane.inverse_rho(node)} * MAX({way}, (SCALAR)0);",
+            f"OF_LANE(descent_of) += {b} * {self._lane.rho(node)} * MAX({way}, (SCALAR)0);",
             f"{stops} = false; }}",
         ]

@@ -2,7 +2,8 @@
 
 Reads: a `LaneMemory`.  Produces: statements for `codegen.onchip_native`.  Arrays are copied by
 whole lines, to and from memory that is free then: Q, which has room for all nodes of all lanes.
-There every lane finds its own numbers; ``nodes`` says where, see `LaneMemory.staged`.
+There every lane finds its own numbers; the table of `nodes` says where, see `LaneMemory.staged`.
+All is read before anything is written: for the compiler any two places might be the same.
 """
 
 from __future__ import annotations
@@ -19,22 +20,31 @@ def _block(lines: list[str]) -> list[str]:
     return [*block_of_lanes(lines), "SYNC"]
 
 
-def _places(memory: LaneMemory) -> list[str]:
-    """Finds the places of all nodes; all at once, so that no load waits for another one.
-
-    They are read anew every time, see ``nothing``: registers are for other numbers.
-    """
-    count = range(len(memory.nodes))
-    lines = [f"int at{i} = READ(nodes, {i * 32} + lane + nothing);" for i in count]
-    return [*lines, *(f"LOADED(at{i})" for i in count)]
-
-
-def _copied(how: str, memory: LaneMemory, of_variables: str, of_rows: str) -> list[str]:
-    beyond = memory.sections["Z"].count
+def _copies(memory: LaneMemory, of_variables: str, of_rows: str) -> list[tuple[str, int, int, int]]:
+    """Arrays with the first row of their copy, its rows, and the numbers of the array."""
+    rows = memory.sections["Z"].count
     return [
-        f"{how}({of_variables}, 0, {memory.n_vars})",
-        f"{how}({of_rows}, {beyond}, {memory.n_cons})",
+        (of_variables, 0, rows, memory.n_vars),
+        (of_rows, rows, len(memory.rows), memory.n_cons),
     ]
+
+
+def _fours(memory: LaneMemory) -> range:
+    """Numbers of the table are loaded by fours."""
+    return range(-(-len(memory.nodes) // 4))
+
+
+def _places(memory: LaneMemory) -> list[str]:
+    """Places of all nodes in the copy."""
+    count = len(memory.nodes)
+    lines = [f"ENTRIES({i}, nodes)" for i in _fours(memory)]
+    places = [f"ENTRY({i // 4}, {'xyzw'[i % 4]}, {i % 4})" for i in range(count)]
+    return [*lines, *(f"const int at{i} = {place};" for i, place in enumerate(places))]
+
+
+def _asked_for_places(memory: LaneMemory) -> list[str]:
+    """Asks for them; anew every time, see ``nothing``: registers are for other numbers."""
+    return [f"FIRST_ENTRIES({i}, nodes + nothing)" for i in _fours(memory)]
 
 
 def _rows(memory: LaneMemory, of_variables: str, of_rows: str) -> list[str]:
@@ -47,31 +57,37 @@ def _rows(memory: LaneMemory, of_variables: str, of_rows: str) -> list[str]:
     ]
 
 
+def asked_for(memory: LaneMemory) -> list[str]:
+    """Asks for d, s, z and y, and where their numbers are in the copy."""
+    arrays = [copy for pair in _PAIRS for copy in _copies(memory, *pair[:2])]
+    takes = [f"TAKE({array}, {rows}, {count})" for array, _, rows, count in arrays]
+    return [*takes, *_asked_for_places(memory)]
+
+
 def taken(memory: LaneMemory) -> list[str]:
     """Takes d, s, z and y; adds something that is not zero if one of them is not finite."""
     lines = []
     for variables, rows, *sections in _PAIRS:
-        lines += _block(_copied("TAKE", memory, variables, rows))
-        found = [
-            f"{{ const SCALAR x = at{i} < 0 ? (SCALAR)0 : STAGE[at{i} < 0 ? 0 : at{i}];"
-            f" {row} = x; OF_LANE(odd) += x * 0; }}"
-            for i, row in enumerate(_rows(memory, *sections))
-        ]
-        lines += _block([*_places(memory), *found])
+        copies = _copies(memory, variables, rows)
+        lines += _block([f"PUT({', '.join(map(str, copy))})" for copy in copies])
+        to = _rows(memory, *sections)
+        found = [f"const SCALAR x{i} = STAGED_AT(at{i});" for i in range(len(to))]
+        left = [f"{row} = x{i}; OF_LANE(odd) += x{i} * 0;" for i, row in enumerate(to)]
+        lines += _block([*_places(memory), *found, *left])
     return lines
 
 
 def given_back(memory: LaneMemory) -> list[str]:
     """Gives d, s, z and y back."""
-    lines = []
+    lines = ["{", *_asked_for_places(memory)]
     for variables, rows, *sections in _PAIRS:
-        left = [
-            f"if (at{i} >= 0) STAGE[at{i}] = {row};"
-            for i, row in enumerate(_rows(memory, *sections))
-        ]
-        lines += _block([*_places(memory), *left])
-        lines += _block(_copied("GIVE", memory, variables, rows))
-    return lines
+        of = _rows(memory, *sections)
+        found = [f"const SCALAR x{i} = {row};" for i, row in enumerate(of)]
+        left = [f"STAGED_AT(at{i}) = x{i};" for i in range(len(of))]
+        lines += _block([*_places(memory), *found, *left])
+        copies = _copies(memory, variables, rows)
+        lines += _block([f"GIVE({array}, {first}, {count})" for array, first, _, count in copies])
+    return [*lines, "}"]
 
 
 def moved(memory: LaneMemory) -> list[str]:

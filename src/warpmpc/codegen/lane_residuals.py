@@ -150,7 +150,7 @@ class LaneResiduals:
                 continue
             b, a = penalties
             lines += [
-                f"{{ const SCALAR stiff = 1 / {self._lane.inverse_rho(node)}, whole = stiff / {a};",
+                f"{{ const SCALAR stiff = {self._lane.rho(node)}, whole = DIVIDED(stiff, {a});",
                 f"const SCALAR linear = {b} * whole, quadratic = whole - stiff;",
                 f"const SCALAR after = MAX({way}, (SCALAR)0);",
                 f"const SCALAR before = MAX({at_zero}, (SCALAR)0);",

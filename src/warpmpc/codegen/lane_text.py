@@ -5,9 +5,10 @@ Reads: a `LaneMemory`.  Produces: statements for `codegen.onchip_text`, which de
     EACH_LANE              what follows is done for every lane: by itself, or in a loop on the CPU
     MEM(section + row)     a number of the lane; sections are Z_ROWS, X_ROWS, ...
     KEEP(i, name)          number i that a lane keeps under a name, see `KEPT`
-    SAVE_NOW, SAVE_LATE(i, name, value), LOAD(i, name)    the same through memory: on CUDA at once,
-                           so that no register waits; on the CPU at the end of a block, because a
-                           compiler takes long to see that stores between change nothing else
+    SAVE_NOW, SAVE_LATE(i, name, value), LOAD(i, name)    the same, through memory where registers
+                           are needed for other numbers; on CUDA at once, on the CPU at the end of a
+                           block, because a compiler takes long to see that stores between change
+                           nothing else
     LOAD_AS(i, name, j, saved)    what is saved as number j under another name
     FROM_BEFORE(i, to, name, h), FROM_BEHIND(...)    takes it from the lane h before or behind
     FROM_ACROSS(i, to, name, h)    behind in lanes whose bit h is zero, else before
@@ -28,6 +29,7 @@ from warpmpc.symbolic.lanes import Node, Pair, pair
 from warpmpc.symbolic.row_kinds import RowKind
 
 _LONGEST_LOOP = 1000  # multiply-adds; measured on an H200: up to 700 are faster unfolded
+_MOST_KEPT = 150  # registers; a cartpole needs 144 and has no others left
 # What lanes keep between blocks: entries of L, inverse pivots, couplings with separators, the
 # right-hand side of separators, the same reduced, what goes to the next lane, the solution, what
 # comes from both sides, and blocks of the reduction.
@@ -84,6 +86,12 @@ class LaneText:
         slot = m.layout.row_slot(node)
         # A soft row is no equality, whatever its bounds: see `qp.conditioning`.
         return "R_EQUAL" if slot.kind is RowKind.EQUALITY and not slot.soft else "R_ROW"
+
+    def rho(self, node: Node) -> str:
+        """Text of rho of a row."""
+        known = node not in self._m.rho  # then the compiler divides
+        inverse = self.inverse_rho(node)
+        return f"(1 / {inverse})" if known else f"DIVIDED((SCALAR)1, {inverse})"
 
     def _diagonal(self, node: Node) -> str:
         if node.is_row:
@@ -147,7 +155,7 @@ class LaneText:
     def _pivot(self, node: Node) -> str:
         """Text of an inverse pivot."""
         if self._has_known_pivot(node):
-            return f"(-1 / {self.inverse_rho(node)})"  # found by the compiler
+            return f"(-{self.rho(node)})"
         return kept("i", self._m.place[node])
 
     def loaded(self) -> list[str]:
@@ -157,13 +165,20 @@ class LaneText:
             for node in self._m.elimination.order
             if not self._has_known_pivot(node)
         ]
-        numbers = {"l": range(len(self._l)), "i": pivots, "u": range(self.counts["u"])}
+        numbers = {"l": range(len(self._l)), "i": pivots}
         lines = [f"LOAD({i}, {name})" for name, of_name in numbers.items() for i in of_name]
+        lines += [f"LOAD_AS({i}, u, {i}, u)" for i in range(self.counts["u"])]
         return lines + [
             f"LOAD_AS({i}, e, {self._m.entries[pair(*nodes)]}, k)"
             for i, nodes in enumerate(self._couplings)
             if not self._is_literal(*nodes)
         ]
+
+    @property
+    def keeps_factor(self) -> bool:
+        """Whether L stays in registers while the reduction is prepared, whose blocks need some."""
+        width = 2 if self._dtype == "float64" else 1
+        return (len(self._l) + self._m.n_interior) * width <= _MOST_KEPT
 
     def _remaining(self, work: LaneEntries) -> list[str]:
         """What the elimination leaves between separators."""

@@ -98,16 +98,19 @@ SCALAR* const memory = scratch.data.ptr;
 int nothing = 0;
 #define FORGET asm volatile("" : "+r"(nothing) :: "memory");
 FORGET
-#define SAVE_NOW(i, name, value) saved_##name[(i) + nothing] = value;
-#define SAVE_LATE(i, name, value)
 #define SAVE(i, name, value) saved_##name[(i) + nothing] = value;
 #define SAVE_ROW(i, name, value) SAVE(i, name, value)
 #define SAVED(i, name) saved_##name[(i) + nothing]
-// What is taken back is not to be taken again: the loop would read it from memory every time.
+#define SAVE_LATE(i, name, value)
+#if KEEPS_FACTOR
+#define SAVE_NOW(i, name, value) KEEP(i, name) = value;
+#define LOAD(i, name)
+#else
+#define SAVE_NOW(i, name, value) SAVE(i, name, value)
 #define LOAD(i, name) LOAD_AS(i, name, i, name)
+#endif
+// What is taken back is not to be taken again: the loop would read it from memory every time.
 #define LOAD_AS(i, name, j, saved) name##i = saved_##saved[(j) + nothing]; OPAQUE(name##i)
-// The compiler would put off a load until its number is needed, and then wait.
-#define LOADED(x) asm volatile("" : "+r"(x));
 #define FROM_BEFORE(i, to, name, h) to##i = __shfl_up_sync(ALL, name##i, h);
 #define FROM_BEHIND(i, to, name, h) to##i = __shfl_down_sync(ALL, name##i, h);
 #define FROM_ACROSS(i, to, name, h) to##i = __shfl_xor_sync(ALL, name##i, h);
@@ -123,9 +126,15 @@ FORGET
 #define READ(base, place) __ldg((base) + place)
 // Entries of the table are asked for one round ahead.
 #define FIRST_ENTRIES(i, table) int4 ahead##i = __ldg((const int4*)(table) + (i) * 32 + lane);
-#define ENTRIES(i) const int4 entries##i = ahead##i;
+#define ENTRIES(i, table) const int4 entries##i = ahead##i;
 #define NEXT_ENTRIES(i, next) ahead##i = __ldg((const int4*)(next) + (i) * 32 + lane);
 #define ENTRY(i, letter, number) entries##i.letter
+// Rows of an array of the caller, zero beyond it: into registers, then into the copy.
+#define TAKE(array, rows, count)                                                            \
+    SCALAR part_of_##array[(rows) + 1];                                                     \
+    UNROLL for (int i = 0; i < (rows); ++i) part_of_##array[i] = OF_ARRAY(array, i, count);
+#define PUT(array, first, rows, count)                                                      \
+    UNROLL for (int i = 0; i < (rows); ++i) STAGED((first) + i) = part_of_##array[i];
 #define ASK_FOR(address) asm volatile("prefetch.global.L1 [%0];" :: "l"(address));
 #define ASK_LATER(address) asm volatile("prefetch.global.L2 [%0];" :: "l"(address));
 #define NUMBER(pack) (pack)
@@ -151,7 +160,6 @@ const int nothing = 0;
 #define SAVED(i, name) KEEP(i, name)
 #define LOAD(i, name)
 #define LOAD_AS(i, name, j, saved)
-#define LOADED(x)
 #define FROM_BEFORE(i, to, name, h) \
     EACH_LANE kept_##to[i][lane] = kept_##name[i][lane < h ? lane : lane - h];
 #define FROM_BEHIND(i, to, name, h) \
@@ -175,9 +183,12 @@ auto across = [](Lanes x, int h) {
 #define CHIEF true
 #define READ(base, place) (base)[place]
 #define FIRST_ENTRIES(i, table)
-#define ENTRIES(i) const int* entries##i = row + (i) * 128 + 4 * lane;
+#define ENTRIES(i, table) const int* entries##i = (table) + (i) * 128 + 4 * lane;
 #define NEXT_ENTRIES(i, next)
 #define ENTRY(i, letter, number) entries##i[number]
+#define TAKE(array, rows, count)
+#define PUT(array, first, rows, count)                                                      \
+    UNROLL for (int i = 0; i < (rows); ++i) STAGED((first) + i) = OF_ARRAY(array, i, count);
 #define ASK_FOR(address)
 #define ASK_LATER(address)
 #define NUMBER(pack) (pack)[0]
@@ -195,16 +206,17 @@ struct alignas(16) Four { SCALAR numbers[4]; };
     UNROLL for (int row = (count) / 4 * 4; row < (count); ++row) MEM((first) + row) = 0;
 // A copy of the caller's arrays, 32 numbers per row; `LaneMemory.staged` says where each one is.
 #define STAGE (memory + Q_ROWS * 32)
-#define STAGED(row) STAGE[(row) * 32 + (lane ^ ((row) & 31))]
-#define TAKE(array, first, count) {                                                         \
+#define STAGED_AT(place) (*(SCALAR*)((char*)STAGE + (place)))
+#define STAGED(row) STAGED_AT(((row) * 32 + (lane ^ ((row) & 31))) * (int)sizeof(SCALAR))
+#define OF_ARRAY(array, row, count) \
+    ((row) * 32 + lane < (count) ? array[(row) * 32 + lane] : (SCALAR)0)
+#define GIVE(array, first, count) {                                                         \
     SCALAR part[(count) / 32 + 1];                                                          \
+    UNROLL for (int i = 0; i < (count); i += 32) part[i / 32] = STAGED((first) + i / 32);   \
     UNROLL for (int i = 0; i < (count); i += 32)                                            \
-        if (i + lane < (count)) part[i / 32] = array[i + lane];                             \
-    UNROLL for (int i = 0; i < (count); i += 32)                                            \
-        if (i + lane < (count)) STAGED((first) + i / 32) = part[i / 32]; }
-#define GIVE(array, first, count)                                                           \
-    UNROLL for (int i = 0; i < (count); i += 32)                                            \
-        if (i + lane < (count)) array[i + lane] = STAGED((first) + i / 32);
+        if (i + lane < (count)) array[i + lane] = part[i / 32]; }
+#define ASK_ALL(how, array, count) \
+    ROLLED for (int i = 32 * lane; i < (count); i += 1024) { how((array) + i) }
 #define IF_BEFORE(x) (lane > 0 ? (x) : (SCALAR)0)
 #define IF_BEHIND(x) (lane < 31 ? (x) : (SCALAR)0)
 #define INFINITE (SCALAR)1e20

@@ -17,10 +17,14 @@ enum {{ SOLVED, RUNNING, PRIMAL_INFEASIBLE, DUAL_INFEASIBLE, NON_FINITE, INVALID
 const Offset problem = thread >> 5;
 if (problem >= z_io.shape[0]) return;
 const int n_z = z_io.shape[1], n_g = s_io.shape[1];
+// Where a copy of the caller's arrays has the numbers of each node.
+const int* __restrict__ nodes = nodes_in.data;
 SCALAR* z_of = z_io.data + problem * n_z;
 SCALAR* d_of = d_io.data + problem * n_z;
 SCALAR* s_of = s_io.data + problem * n_g;
 SCALAR* y_of = y_io.data + problem * n_g;
+// All that comes from memory is asked for before any of it is waited for.
+{ask}
 {inputs}
 int* status_of = status_out.data + problem * status_out.shape[1];
 SCALAR* report_of = report_out.data + problem * report_out.shape[1];
@@ -29,27 +33,15 @@ if (!active_in.data[problem]) {{
     EACH_LANE ROLLED for (int i = lane; i < report_out.shape[1]; i += 32) report_of[i] = 0;
     return;
 }}
-// Where a copy of the caller's arrays has the numbers of each node; below zero without.
-const int* __restrict__ nodes = nodes_in.data;
-// All that comes from memory is asked for before any of it is waited for.
-EACH_LANE {{
-    ROLLED for (int i = 32 * lane; i < n_z; i += 1024) {{ ASK_FOR(z_of + i) ASK_FOR(d_of + i) }}
-    ROLLED for (int i = 32 * lane; i < n_g; i += 1024) {{ ASK_FOR(s_of + i) ASK_FOR(y_of + i) }}
-    ROLLED for (int i = lane; i < X_COUNT; i += 32) {{ ASK_FOR(nodes + 32 * i) }}
-    // Also for a problem that follows when this one has been solved.
-    if (problem + FOLLOWING < z_io.shape[0]) {{
-        ROLLED for (int i = 32 * lane; i < n_z; i += 1024) {{
-            ASK_LATER(z_of + FOLLOWING * n_z + i)
-            ASK_LATER(d_of + FOLLOWING * n_z + i)
-        }}
-        ROLLED for (int i = 32 * lane; i < n_g; i += 1024) {{
-            ASK_LATER(s_of + FOLLOWING * n_g + i)
-            ASK_LATER(y_of + FOLLOWING * n_g + i)
-        }}
-    }}
-}}
 Lanes odd = (Lanes)0;
 {read}
+// The same of a problem that follows when this one has been solved.
+if (problem + FOLLOWING < z_io.shape[0]) EACH_LANE {{
+    ASK_ALL(ASK_LATER, z_of + FOLLOWING * n_z, n_z)
+    ASK_ALL(ASK_LATER, d_of + FOLLOWING * n_z, n_z)
+    ASK_ALL(ASK_LATER, s_of + FOLLOWING * n_g, n_g)
+    ASK_ALL(ASK_LATER, y_of + FOLLOWING * n_g, n_g)
+}}
 // What no stage writes, because a lane has no such row.
 EACH_LANE {{ CLEAR(Q_ROWS, R_ROWS - Q_ROWS) }}
 // Zero times a number that is not finite: that is what a problem without solution leaves behind.

@@ -28,7 +28,12 @@ def item_table(plan: StagePlan) -> np.ndarray:
     for item, (case, begin) in enumerate(head.tolist()):
         if case >= 0:
             table[item, 1 : 1 + counts[case]] = plan.table[begin : begin + counts[case]]
-    return np.swapaxes(table.reshape(-1, LANES, item_width(plan) // 4, 4), 1, 2)
+    return by_fours(table)
+
+
+def by_fours(table: np.ndarray) -> np.ndarray:
+    """``[rounds * lane, entries]`` as ``[round, entries / 4, lane, 4]``."""
+    return np.swapaxes(table.reshape(-1, LANES, table.shape[1] // 4, 4), 1, 2)
 
 
 def _used(access: Access) -> int:
@@ -52,7 +57,7 @@ def first_entries(plan: StagePlan, name: str) -> str:
 def dispatched(plan: StagePlan, cases: Sequence[list[str]]) -> str:
     """The case of an item; ``row`` and ``next`` are the tables of this round and of the next."""
     width = item_width(plan)
-    lines = [f"ENTRIES({i})" for i in range(width // 4)]
+    lines = [f"ENTRIES({i}, row)" for i in range(width // 4)]
     # Asked for before the choice, the number of the next case would be waited for at once.
     ahead = " ".join(f"NEXT_ENTRIES({i}, next)" for i in range(width // 4))
     lines += [

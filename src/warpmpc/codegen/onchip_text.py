@@ -19,7 +19,7 @@ from warpmpc.codegen.fused_search_text import (
 )
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.lane_checks import LaneChecks
-from warpmpc.codegen.lane_exchange import given_back, moved, taken
+from warpmpc.codegen.lane_exchange import asked_for, given_back, moved, taken
 from warpmpc.codegen.lane_residuals import LaneResiduals
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.native_preamble import TINY, preamble
@@ -98,9 +98,9 @@ def _penalties(lane: LaneText, node: Node) -> list[str]:
             f"is_crossed = (({b} < 0) | ({a} < 0)) ? (SCALAR)1 : is_crossed;",
             f"is_broken = (({b} != {b}) | ({a} != {a})) ? (SCALAR)1 : is_broken;",
             f"{{ const bool hard = {b} > INFINITE || {a} > INFINITE;",
-            f"const SCALAR whole = 1 / r + (hard ? (SCALAR)0 : {a});",
-            f"{b} = hard ? (SCALAR)INFINITY : {b} / whole;",
-            f"{a} = 1 / (r * whole); }}",
+            f"const SCALAR whole = {lane.rho(node)} + (hard ? (SCALAR)0 : {a});",
+            f"{b} = hard ? (SCALAR)INFINITY : DIVIDED({b}, whole);",
+            f"{a} = DIVIDED((SCALAR)1, r * whole); }}",
         ]
     return lines
 
@@ -124,6 +124,7 @@ def onchip_head(memory: LaneMemory, dtype: str, *, static: bool, profile: bool) 
         "STORED_BLOCKS": memory.stored_blocks,
         "KEPT_BLOCKS": memory.kept_blocks,
         "K_COUNT": memory.dump,
+        "KEEPS_FACTOR": int(LaneText(memory, dtype).keeps_factor),
     }
     lines = "".join(f"#define {name} {value}\n" for name, value in defines.items())
     counts = (LaneText(memory, dtype).counts, LaneResiduals(memory, dtype).counts)
@@ -172,6 +173,7 @@ class OnchipText:
             "finish": "\n".join(self._finish(lane)),
             "save_couplings": "\n".join(residuals.save(couplings=True)),
             "save_rest": "\n".join(residuals.save(couplings=False)),
+            "ask": "\n".join(asked_for(self._m)),
             "read": "\n".join(taken(self._m)),
             "move": "\n".join(moved(self._m)),
             "write": "\n".join(given_back(self._m)),
@@ -216,6 +218,7 @@ class OnchipText:
                 continue
             own = f"({name}_in.shape[0] > 1 ? problem : 0) * {name}_in.shape[1]"
             lines.append(f"const SCALAR* __restrict__ in{i} = {name}_in.data + {own};")
+            lines.append(f"EACH_LANE {{ ASK_ALL(ASK_FOR, in{i}, {name}_in.shape[1]) }}")
         return "\n".join(lines)
 
     def _reads(self) -> dict[str, str]:
@@ -257,14 +260,17 @@ class OnchipText:
     def _written(self, program: ScalarProgram, access: Access, dtype: str) -> list[str]:
         lines, values = inlined(program, access, dtype, **self._reads())
         count = len(self._plans.outputs)
-        for name, places, of_output in zip(
-            self._plans.outputs, access.outputs, values[:count], strict=True
-        ):
-            sign = "+=" if name in ("P", "q") else "="
-            lines += [
-                f"*(base + {place_text(place)}) {sign} NUMBER({value});"
-                for place, value in zip(places, of_output, strict=True)
-            ]
+        stores = []
+        outputs = zip(self._plans.outputs, access.outputs, values[:count], strict=True)
+        for name, places, of_output in outputs:
+            for place, value in zip(places, of_output, strict=True):
+                to, number = f"*(base + {place_text(place)})", f"NUMBER({value})"
+                if name in ("P", "q"):
+                    # Read before all stores: for the compiler they might be to the same place.
+                    lines.append(f"const SCALAR before{len(stores)} = {to};")
+                    number = f"before{len(stores)} + {number}"
+                stores.append(f"{to} = {number};")
+        lines += stores
         lines.append("if (!iteration) {")  # later this is known from the search before
         for (name, how), (value,) in zip(POINT_SUMS, values[count:], strict=True):
             of_lane, number = f"OF_LANE({name}_of)", f"NUMBER({value})"
@@ -362,7 +368,7 @@ class OnchipText:
                 lines += [
                     f"{{ {lane.projected(node)}",
                     f"MEM(X_ROWS + {i}) = usable ? s : (SCALAR)0;",
-                    f"const SCALAR y = (v - s) * (1 / {lane.inverse_rho(node)});",
+                    f"const SCALAR y = (v - s) * {lane.rho(node)};",
                     f"MEM(R_ROWS + {i}) = honest ? y : (SCALAR)0; }}",
                 ]
         return lines

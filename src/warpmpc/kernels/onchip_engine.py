@@ -21,6 +21,7 @@ from warpmpc.codegen.fused_search_text import REPORT_ROWS
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.onchip_end_native import COUNTED
 from warpmpc.codegen.onchip_native import PHASES
+from warpmpc.codegen.onchip_rounds import by_fours
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipText, onchip_head
 from warpmpc.kernels.ffi import launch, shared_memory_limit
 from warpmpc.kernels.ldl_engine import REGISTER_FILE
@@ -100,8 +101,13 @@ class OnchipKernel:
         self._kernels: dict[tuple[bool, ...], wp.Kernel] = {}
         with jax.ensure_compile_time_eval():
             self._tables = [_pointed(table, jnp.int32) for table in tables]
-            lanes = (memory.staged, memory.absent)
+            lanes = (self._places(), memory.absent)
             self._lanes = [_pointed(table, jnp.int32) for table in lanes]
+
+    def _places(self) -> np.ndarray:
+        """`LaneMemory.staged` in bytes, as `codegen.lane_exchange` reads it."""
+        places = self._memory.staged * np.dtype(self._dtype).itemsize
+        return by_fours(np.pad(places, ((0, -len(places) % 4), (0, 0))).T)
 
     @cached_property
     def shared_bytes(self) -> int:

@@ -19,6 +19,8 @@ from warpmpc.problem.stage import Stage
 from warpmpc.symbolic.hessian import HessianRule, StageHessian, nonzeros, stage_hessian
 from warpmpc.symbolic.pattern import IntArray
 
+_DEPTH = 10  # of expressions that are compared
+
 
 @dataclass(frozen=True, eq=False)
 class StageModel:
@@ -173,32 +175,40 @@ class StageModel:
         results = [ca.densify(ca.gradient(cost, symbols)) for symbols in (self.w, self.p)]
         return self._function(name, self._cost_inputs, results)
 
-    def _sides(self, rows: Collection[int]) -> Iterator[tuple[ca.SX, tuple[ca.SX, ca.SX] | None]]:
-        """For each bound of some rows: how far its row is beyond it, and its penalties if soft."""
+    def _sides(self, i: int) -> Iterator[tuple[ca.SX, tuple[ca.SX, ca.SX] | None]]:
+        """For each bound of a row: how far the row is beyond it, and its penalties if soft."""
         stage = self.stage
         soft = {int(row): a for a, row in enumerate(stage.soft_rows)}
-        for i in rows:
-            row = stage.g[i]
-            ends = ((stage.lower[i], -np.inf, -1), (stage.upper[i], np.inf, 1))
-            for side, (bound, absent, sign) in enumerate(ends):
-                if _is(bound, absent):
-                    continue
-                penalties = None
-                if i in soft and not _is(stage.penalties[soft[i], side], np.inf):
-                    penalties = (stage.penalties[soft[i], side], stage.penalties[soft[i], 2 + side])
-                excess = sign * (row - bound)
-                # `fmax` would take a row that is NaN for one without violation.
-                yield ca.if_else(excess < 0, 0, excess), penalties
+        ends = (
+            (stage.lower[i], -np.inf, stage.lower[i] - stage.g[i]),
+            (stage.upper[i], np.inf, stage.g[i] - stage.upper[i]),
+        )
+        for side, (bound, absent, excess) in enumerate(ends):
+            if _is(bound, absent):
+                continue
+            penalties = None
+            if i in soft and not _is(stage.penalties[soft[i], side], np.inf):
+                penalties = (stage.penalties[soft[i], side], stage.penalties[soft[i], 2 + side])
+            yield excess, penalties
 
     def _hard_violations(self, rows: Collection[int]) -> ca.SX:
-        sides = self._sides(rows)
-        return ca.vertcat(ca.SX(0, 1), *[excess for excess, soft in sides if soft is None])
+        """One number per row: both sides of a row are never violated together."""
+        found = []
+        for i in rows:
+            sides = [excess for excess, soft in self._sides(i) if soft is None]
+            if len(sides) == 2 and are_equal(self.stage.lower[i], self.stage.upper[i]):
+                found.append(ca.fabs(sides[0]))
+            elif sides:
+                # A row that is NaN is so on both sides, and `fmax` returns it.
+                found.append(_ramp(ca.fmax(*sides) if len(sides) == 2 else sides[0]))
+        return ca.vertcat(ca.SX(0, 1), *found)
 
     def _penalty(self, rows: Collection[int]) -> ca.SX:
         """Cost of the violations of soft sides."""
         cost = ca.SX(0)
-        for excess, soft in self._sides(rows):
+        for way, soft in (side for i in rows for side in self._sides(i)):
             if soft is not None:
+                excess = _ramp(way)
                 cost += soft[0] * excess + 0.5 * soft[1] * excess**2
         return cost
 
@@ -210,6 +220,18 @@ class StageModel:
 def _is(entry: ca.SX, value: float) -> bool:
     """Whether an expression is this constant."""
     return bool(entry.is_constant()) and float(entry) == value
+
+
+def are_equal(lower: ca.SX, upper: ca.SX) -> bool:
+    """Whether two bounds are one number in every instance."""
+    if lower.is_constant() and upper.is_constant():
+        return bool(np.isfinite(float(lower))) and float(lower) == float(upper)
+    return bool(ca.is_equal(lower, upper, _DEPTH))
+
+
+def _ramp(excess: ca.SX) -> ca.SX:
+    """Zero below zero; `fmax` would take a row that is NaN for one without violation."""
+    return ca.if_else(excess < 0, 0, excess)
 
 
 def _distance(bounds: ca.SX, rows: ca.SX) -> ca.SX:

@@ -278,15 +278,22 @@ class LaneMemory:
 
     @cached_property
     def staged(self) -> IntArray:
-        """Where a copy of the caller's arrays has the number of each node in each lane; -1: none.
+        """Where a copy of the caller's arrays has the number of each node in each lane.
 
-        Rows begin with a row of the memory.  Within each the numbers are permuted, see `STAGED` of
-        `codegen.onchip_head_native`: else those of all lanes would be in the same few banks.
+        Rows begin with a row of the memory.  Places behind the arrays belong to what lanes lack, so
+        that nobody has to ask.  Within each row of the memory the numbers are permuted, see `STAGED`
+        of `codegen.onchip_head_native`: else those of all lanes would be in the same few banks.
         """
-        index = self.node_index
-        beyond = LANES * self.sections["Z"].count - self.n_vars
-        place = np.where(index < self.n_vars, index, index + beyond)
-        return np.where(index < 0, -1, place ^ (place // LANES % LANES)).astype(np.int32)
+        place = np.empty_like(self.node_index)
+        is_row = np.array([node.is_row for node in self.nodes])
+        room = LANES * self.sections["Z"].count
+        for some, count, first in ((~is_row, self.n_vars, 0), (is_row, self.n_cons, room)):
+            index = self.node_index[some]
+            found = index - (index >= self.n_vars) * self.n_vars
+            lacking = np.nonzero(index.T < 0)[::-1]  # lane by lane
+            found[lacking] = count + np.arange(len(lacking[0]))
+            place[some] = first + found
+        return place ^ (place // LANES % LANES)
 
     @cached_property
     def diagonals(self) -> list[int]:

@@ -13,9 +13,8 @@ import casadi as ca
 import numpy as np
 
 from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.symbolic.derivatives import are_equal
 from warpmpc.symbolic.stage_program import StageProgram, StageRun
-
-_DEPTH = 10  # of expressions that are compared
 
 
 class RowKind(Enum):
@@ -49,12 +48,10 @@ def _kind(lower: ca.SX, upper: ca.SX, apart: float) -> RowKind:
     below, above = (float(b) if b.is_constant() else None for b in (lower, upper))
     if (below == -np.inf) != (above == np.inf):
         return RowKind.UPPER if below == -np.inf else RowKind.LOWER
-    if below is not None and above is not None and np.isfinite([below, above]).all():
-        if below == above:
-            return RowKind.EQUALITY
-        return RowKind.BOTH if above - below > 2 * apart else RowKind.UNKNOWN
-    if below is None and above is None and ca.is_equal(lower, upper, _DEPTH):
+    if are_equal(lower, upper):
         return RowKind.EQUALITY
+    if below is not None and above is not None and np.isfinite([below, above]).all():
+        return RowKind.BOTH if above - below > 2 * apart else RowKind.UNKNOWN
     return RowKind.UNKNOWN
 
 
