@@ -18,7 +18,7 @@ FINITE = r"""
         EACH_LANE {{
             {finite}
         }}
-        if (!(summed(odd_of) == 0)) status = NON_FINITE;
+        if (!is_zero(odd_of)) status = NON_FINITE;
     }}"""
 
 # The iterations up to a check keep their numbers in registers and leave before the last one of
@@ -73,7 +73,7 @@ CHECK = r"""
                 if (checked_primal <= EPS_ABS + EPS_REL * largest(of[PRIMAL_SCALE])
                     && checked_dual <= EPS_ABS + EPS_REL * largest(of[DUAL_SCALE]))
                     status = SOLVED;
-                if (!(summed(odd_of) == 0)) status = NON_FINITE;"""
+                                if (!is_zero(odd_of)) status = NON_FINITE;"""
 
 
 # A report is of the last check: multipliers of a QP without solution are forgotten after it.

@@ -129,6 +129,8 @@ FORGET
 #define ENTRIES(i, table) const int4 entries##i = ahead##i;
 #define NEXT_ENTRIES(i, next) ahead##i = __ldg((const int4*)(next) + (i) * 32 + lane);
 #define ENTRY(i, letter, number) entries##i.letter
+// A branch that all lanes take or leave is resolved at once.
+#define IF_CASE(case, number) if (__any_sync(ALL, (case) == (number))) if ((case) == (number))
 // Rows of an array of the caller, zero beyond it: into registers, then into the copy.
 #define TAKE(array, rows, count)                                                            \
     SCALAR part_of_##array[(rows) + 1];                                                     \
@@ -186,6 +188,7 @@ auto across = [](Lanes x, int h) {
 #define ENTRIES(i, table) const int* entries##i = (table) + (i) * 128 + 4 * lane;
 #define NEXT_ENTRIES(i, next)
 #define ENTRY(i, letter, number) entries##i[number]
+#define IF_CASE(case, number) if ((case) == (number))
 #define TAKE(array, rows, count)
 #define PUT(array, first, rows, count)                                                      \
     UNROLL for (int i = 0; i < (rows); ++i) STAGED((first) + i) = OF_ARRAY(array, i, count);
@@ -217,6 +220,8 @@ struct alignas(16) Four { SCALAR numbers[4]; };
         if (i + lane < (count)) array[i + lane] = part[i / 32]; }
 #define ASK_ALL(how, array, count) \
     ROLLED for (int i = 32 * lane; i < (count); i += 1024) { how((array) + i) }
+#define ASK_TABLE(array, count) UNROLL for (int first = 0; first < (count); first += 1024) \
+    if (first + 32 * lane < (count)) { ASK_FOR((array) + first + 32 * lane) }
 #define IF_BEFORE(x) (lane > 0 ? (x) : (SCALAR)0)
 #define IF_BEHIND(x) (lane < 31 ? (x) : (SCALAR)0)
 #define INFINITE (SCALAR)1e20
@@ -238,7 +243,16 @@ if (CHIEF) {
 #define CLOCK(i)
 #define WRITE_CLOCKS
 #endif
-// Sums and largest numbers of all lanes.
+// Whether a number is zero in all lanes; sums and largest numbers of all lanes.
+auto is_zero = [&](Lanes x) -> bool {
+#if defined(__CUDA_ARCH__)
+    return __all_sync(ALL, x == 0);
+#else
+    bool found = true;
+    for (int l = 0; l < 32; ++l) found &= x[l] == 0;
+    return found;
+#endif
+};
 auto summed = [&](Lanes x) -> SCALAR {
 #if defined(__CUDA_ARCH__)
     #pragma unroll

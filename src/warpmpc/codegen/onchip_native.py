@@ -26,6 +26,9 @@ SCALAR* y_of = y_io.data + problem * n_g;
 // All that comes from memory is asked for before any of it is waited for.
 {ask}
 {inputs}
+EACH_LANE {{
+    {ask_inputs}
+}}
 int* status_of = status_out.data + problem * status_out.shape[1];
 SCALAR* report_of = report_out.data + problem * report_out.shape[1];
 EACH_LANE ROLLED for (int i = lane; i < status_out.shape[1]; i += 32) status_of[i] = SOLVED;
@@ -45,7 +48,7 @@ if (problem + FOLLOWING < z_io.shape[0]) EACH_LANE {{
 // What no stage writes, because a lane has no such row.
 EACH_LANE {{ CLEAR(Q_ROWS, R_ROWS - Q_ROWS) }}
 // Zero times a number that is not finite: that is what a problem without solution leaves behind.
-if (!(summed(odd) == 0)) ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
+if (!is_zero(odd)) ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
     MEM(X_ROWS + i) = 0;
     if (i < R_COUNT) MEM(R_ROWS + i) = 0;
 }}
@@ -63,7 +66,10 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     Lanes cost_of = (Lanes)0, squares_of = (Lanes)0, absolute_of = (Lanes)0, worst_of = (Lanes)0;
     SYNC
     {linearize_first}
-    EACH_LANE {{ CLEAR(W_ROWS, K_COUNT) }}
+    EACH_LANE {{
+        ASK_TABLE(linearize_in.data, LINEARIZE_ITEMS * LINEARIZE_WIDTH)
+        CLEAR(W_ROWS, K_COUNT)
+    }}
     SYNC
     EACH_LANE {{
         {clear}
@@ -95,8 +101,8 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
         OF_LANE(crossed) = is_crossed;
         OF_LANE(broken) = is_broken;
     }}
-    if (largest(crossed) > 0) status = INVALID_BOUNDS;
-    if (largest(broken) > 0) status = NON_FINITE;{finite}
+    if (!is_zero(crossed)) status = INVALID_BOUNDS;
+    if (!is_zero(broken)) status = NON_FINITE;{finite}
     // Eliminate what is inside lanes, then prepare the solves for their separators.
     Lanes diag[NX][NX], above[NX][NX], below[NX][NX], ahead[NX][NX];
     EACH_LANE {{
@@ -116,11 +122,16 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     {admm}
     SYNC
     CLOCK(3)
+    // What the search will need.
+    EACH_LANE {{
+        ASK_TABLE(evaluate_in.data, EVALUATE_ITEMS * EVALUATE_WIDTH)
+        {ask_inputs}
+    }}
     Lanes poison_of = (Lanes)0;
     ROLLED_BY_8 for (int row = 0; row < X_COUNT; ++row)
         poison_of += ROW_OF_LANES(X_ROWS + row) * 0;
     const bool tried = status != NON_FINITE && status != INVALID_BOUNDS;
-    usable = tried && summed(poison_of) == 0;
+    usable = tried && is_zero(poison_of);
     // Multipliers of a QP without solution grow without bound and mean nothing.
     solvable = status != PRIMAL_INFEASIBLE && status != DUAL_INFEASIBLE;
     const bool honest = usable && solvable;

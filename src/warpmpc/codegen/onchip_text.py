@@ -158,6 +158,7 @@ class OnchipText:
         texts = {
             "invert": INVERT,
             "inputs": self._inputs(),
+            "ask_inputs": self._ask_inputs(),
             "ladder": ", ".join(literal(step, dtype) for step in rule.ladder),
             "clear": "\n".join(self._clear()),
             "linearize": self._linearize(dtype),
@@ -218,8 +219,14 @@ class OnchipText:
                 continue
             own = f"({name}_in.shape[0] > 1 ? problem : 0) * {name}_in.shape[1]"
             lines.append(f"const SCALAR* __restrict__ in{i} = {name}_in.data + {own};")
-            lines.append(f"EACH_LANE {{ ASK_ALL(ASK_FOR, in{i}, {name}_in.shape[1]) }}")
         return "\n".join(lines)
+
+    def _ask_inputs(self) -> str:
+        return "\n".join(
+            f"ASK_ALL(ASK_FOR, in{i}, {name}_in.shape[1])"
+            for i, name in enumerate(self._plans.names)
+            if name not in ("z", "y")
+        )
 
     def _reads(self) -> dict[str, str]:
         return {
