@@ -19,19 +19,22 @@ import numpy as np
 from warp_only import warp_only
 
 from warpmpc import MPCSolver, StagedSettings, systems
+from warpmpc.kernels.onchip_engine import OnchipKernel
 
-BATCHES = (1, 33)
-ITERATIONS = {"sqp_iter": 2, "admm_iter": 10}  # the tools take a thousand times as long
+BATCHES, ON_CHIP = (1, 33), (1, 5)  # where each problem is a warp of its own
+ITERATIONS = {"sqp_iter": 2, "admm_iter": 4}  # the tools take a thousand times as long
 LIMIT = 1e-2  # of the largest variable
-# System, horizon, sides (0: one warp per problem), iterations between checks of residuals.
+# System, horizon, sides (0: one warp per problem), iterations between checks of residuals, problems
+# of a block.
 CASES = (
-    ("pendulum", 12, 1, 0),
-    ("pendulum", 12, 2, 10),
-    ("pendulum", 40, 0, 0),
-    ("pendulum", 40, 0, 5),
-    ("car", 50, 0, 0),
-    ("cartpole", 160, 0, 5),  # more shared memory than a kernel may declare
-    ("quadrotor", 6, 2, 0),
+    ("pendulum", 12, 1, 0, 1),
+    ("pendulum", 12, 2, 2, 1),
+    ("pendulum", 40, 0, 0, 1),
+    ("pendulum", 40, 0, 2, 1),
+    ("car", 50, 0, 0, 1),
+    ("cartpole", 160, 0, 2, 1),  # more shared memory than a kernel may declare
+    ("quadrotor", 6, 2, 0, 1),
+    ("car", 50, 0, 0, 4),
 )
 _LOG = logging.getLogger("sanitize_mpc")
 
@@ -41,7 +44,9 @@ def main(numbers: list[int]) -> None:
     logging.basicConfig(format="%(message)s")
     _LOG.setLevel(logging.INFO)
     jax.config.update("jax_enable_x64", True)
-    for name, horizon, sides, checks in [CASES[i] for i in numbers] or CASES:
+    for name, horizon, sides, checks, together in [CASES[i] for i in numbers] or CASES:
+        # Batches that fill a device are too large for the tools.
+        OnchipKernel.together = lambda _, __, count=together: count
         system = systems.make(name, horizon=horizon, **ITERATIONS)
         qp = replace(system.settings.qp_settings("float32"), check_every=checks)
         settings = replace(system.settings, qp=qp)
@@ -51,7 +56,7 @@ def main(numbers: list[int]) -> None:
             single = MPCSolver(system.problem, settings, "float32", "staged", staged=staged)
         else:
             single = MPCSolver(system.problem, settings, "float32", "onchip")
-        for batch in BATCHES:
+        for batch in BATCHES if sides else ON_CHIP:
             x0 = system.sample(batch, 0)
             with warp_only():
                 wanted = np.asarray(double.solve(x0).z)

@@ -24,6 +24,7 @@ CASES = {
     "exact_merit": (mixed_stages, EXACT, "float64"),
     "blocks_in_registers": (lambda: car.build(50), ENDING, "float32"),
     "more_than_48_KB": (lambda: car.build(50), ENDING, "float64"),
+    "several_in_a_block": (lambda: car.build(50), PLAIN, "float32"),
     "neighbours_coupled": (lambda: crane(70), ENDING, "float64"),
     "no_separators": (apart, PLAIN, "float64"),
     "soft_ending": (soft_arm, ENDING, "float32"),
@@ -43,10 +44,11 @@ def test_compiles_for_a_gpu(name, folded, tmp_path, monkeypatch):
     solver = MPCSolver(as_problem(make()), settings, dtype, "onchip")
     iteration = OnchipIteration(solver.programs, solver.qp, settings)
     counts = OnchipCounts(2, 10, record=True, restart=False, profile=True, ends=settings.converges)
-    text = iteration.kernel.kernel_text(counts, list(solver.programs.point_rows))
-    assert (text.scratch > 0) == (name == "more_than_48_KB")
+    together = 4 if name == "several_in_a_block" else 1
+    text = iteration.kernel.kernel_text(counts, list(solver.programs.point_rows), together)
+    assert (text.scratch > 0) == (name in ("more_than_48_KB", "several_in_a_block"))
     start_warp()
     module = text.kernel().module
     wp.compile_aot_module(module, arch=HOPPER, module_dir=tmp_path, use_ptx=True)
     (found,) = tmp_path.glob("*.ptx")
-    assert "prefetch.global.L1" in found.read_text(errors="replace")
+    assert "prefetch.global.L2" in found.read_text(errors="replace")

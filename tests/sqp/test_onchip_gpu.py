@@ -15,6 +15,7 @@ from sqp_cases import points, soft_arm
 from trouble_cases import BATCH as TROUBLED
 from trouble_cases import gate, healthy, in_order, troubled
 from warpmpc.codegen.onchip_text import STATIC_SHARED
+from warpmpc.kernels.ffi import multiprocessors
 from warpmpc.kernels.onchip_engine import shared_bytes
 from warpmpc.sqp.onchip import lane_memory
 from warpmpc.systems import car, cartpole, quadrotor
@@ -123,6 +124,25 @@ def test_bad_instances_change_no_bit_of_others(solver):
     good = np.delete(np.arange(BATCH), [45, 700])
     for key, value in plain.items():
         np.testing.assert_array_equal(spoiled[key][good], value[good], err_msg=key)
+
+
+def test_blocks_of_several_problems():
+    """A batch that fills the device; its last block is not full, and one problem is bad."""
+    made = car.make(horizon=50, sqp_iter=2, admm_iter=25)
+    solver = wm.MPCSolver(made.problem, made.settings, "float32", "onchip")
+    batch = 16 * multiprocessors() + 3
+    x0 = made.sample(batch, 0).astype("float32")
+    among = leaves(solver.solve(x0))
+    kernel = next(iter(solver._iterations.values())).kernel
+    assert [kernel.together(count) for count in (batch, 100)] == [4, 1]
+    for rows in (slice(0, 100), slice(batch - 100, batch)):
+        for key, value in leaves(solver.solve(x0[rows])).items():
+            np.testing.assert_array_equal(value, among[key][rows], err_msg=key)
+    x0[41] = np.nan
+    spoiled, others = leaves(solver.solve(x0)), np.delete(np.arange(batch), 41)
+    assert spoiled[".status"][41] == wm.MPCStatus.NON_FINITE
+    for key, value in among.items():
+        np.testing.assert_array_equal(spoiled[key][others], value[others], err_msg=key)
 
 
 def test_crossed_and_absent_bounds():

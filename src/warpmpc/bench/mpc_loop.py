@@ -94,6 +94,11 @@ def _joined(array: jax.Array) -> jax.Array:
     return jnp.moveaxis(array, 0, 1).reshape(batch, parts * steps, *rest)
 
 
+def halfway(built: Built, steps: int, x0: jax.Array) -> Any:
+    """State and warm start after the first half of a closed loop."""
+    return continued(built, steps // 2, *_begin(built, x0))
+
+
 def continued(built: Built, steps: int, x: jax.Array, warm_start: MPCWarmStart) -> Any:
     """More steps of a closed loop; returns its end."""
     loop = _steps(built, steps, x, warm_start)

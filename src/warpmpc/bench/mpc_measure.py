@@ -14,7 +14,7 @@ from warpmpc.bench.checking import spread
 from warpmpc.bench.mpc_accuracy import judge
 from warpmpc.bench.mpc_bytes import counted_bytes, onchip_bytes, program_of
 from warpmpc.bench.mpc_latency import latency
-from warpmpc.bench.mpc_loop import MeasuredLoop, closed_loop, continued
+from warpmpc.bench.mpc_loop import MeasuredLoop, closed_loop, continued, halfway
 from warpmpc.bench.mpc_phases import measure_phases, split_launch
 from warpmpc.bench.mpc_setup import MPCSetup
 from warpmpc.bench.mpc_variants import DEFAULT, Built, build_solver, settings_of
@@ -23,7 +23,7 @@ from warpmpc.bench.timing import Measured, Program, build, measure
 from warpmpc.kernels.loading import empty_caches
 
 BUDGET_S = 4.0  # for the timings of one loop; a slower one is timed once
-PROFILED_STEPS = 3  # all steps of a loop with fixed iterations do the same work
+PROFILED_STEPS = 3
 
 
 class MPCCase:
@@ -153,12 +153,17 @@ def _counted(built: Built, default: Built) -> Row:
 
 
 def _phases(built: Built, whole: Program, case: MPCCase, loop: MeasuredLoop) -> Row:
-    """Phases of the whole loop if it is short, otherwise of a few steps that follow it."""
+    """Phases of the whole loop if it is short, otherwise of a few steps in its middle.
+
+    At its end systems are at rest, where rounding decides how long line searches take.
+    """
     iterations = built.solver.settings.max_iter
-    state: tuple[Any, ...] = (loop.rollout.x[:, -1], loop.rollout.warm_start)
+    state: tuple[Any, ...]
     if case.steps <= PROFILED_STEPS:
+        state = (loop.rollout.x[:, -1], loop.rollout.warm_start)
         row = measure_phases(whole, (case.x0,), case.steps * iterations)
     else:
+        _, state = build(partial(halfway, built, case.steps), case.x0)
         program, _ = build(partial(continued, built, PROFILED_STEPS), *state)
         row = measure_phases(program, state, PROFILED_STEPS * iterations)
     if built.solver.engine != "onchip" or row["reason"] is not None:

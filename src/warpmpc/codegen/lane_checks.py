@@ -40,8 +40,8 @@ class LaneChecks:
                 continue
             lines += [
                 f"{{ {self._lane.projected(node)}",
-                f"const SCALAR off = first ? SAVED({self._m.row_number[node]}, c) * (1 / OMEGA) : 0;",
-                f"SAVE({i}, w, (v - (s + off)) * {self._lane.rho(node)}) }}",
+                f"const SCALAR missing = first ? SAVED({self._m.row_number[node]}, c) : 0;",
+                f"SAVE({i}, w, (v - (s + missing * (1 / OMEGA))) * {self._lane.rho(node)}) }}",
             ]
         return lines
 

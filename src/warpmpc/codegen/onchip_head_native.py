@@ -86,10 +86,17 @@ HEAD = r"""
 typedef SCALAR Lanes;
 #define ALL 0xffffffffu
 const int lane = thread & 31;
-#if STATIC
-__shared__ alignas(16) SCALAR memory[MEMORY_ROWS * 32];
+// Problems of a block have nothing to do with each other.
+#if TOGETHER > 1
+const int place_in_block = threadIdx.x >> 5;
 #else
-SCALAR* const memory = scratch.data.ptr;
+const int place_in_block = 0;
+#endif
+#if STATIC
+__shared__ alignas(16) SCALAR memory_of_block[TOGETHER * MEMORY_ROWS * 32];
+SCALAR* const memory = memory_of_block + place_in_block * (MEMORY_ROWS * 32);
+#else
+SCALAR* const memory = scratch.data.ptr + place_in_block * (MEMORY_ROWS * 32);
 #endif
 #define EACH_LANE
 #define OF_LANE(x) (x)
@@ -129,16 +136,15 @@ FORGET
 #define ENTRIES(i, table) const int4 entries##i = ahead##i;
 #define NEXT_ENTRIES(i, next) ahead##i = __ldg((const int4*)(next) + (i) * 32 + lane);
 #define ENTRY(i, letter, number) entries##i.letter
-// A branch that all lanes take or leave is resolved at once.
-#define IF_CASE(case, number) if (__any_sync(ALL, (case) == (number))) if ((case) == (number))
 // Rows of an array of the caller, zero beyond it: into registers, then into the copy.
 #define TAKE(array, rows, count)                                                            \
     SCALAR part_of_##array[(rows) + 1];                                                     \
     UNROLL for (int i = 0; i < (rows); ++i) part_of_##array[i] = OF_ARRAY(array, i, count);
-#define PUT(array, first, rows, count)                                                      \
-    UNROLL for (int i = 0; i < (rows); ++i) STAGED((first) + i) = part_of_##array[i];
-#define ASK_FOR(address) asm volatile("prefetch.global.L1 [%0];" :: "l"(address));
-#define ASK_LATER(address) asm volatile("prefetch.global.L2 [%0];" :: "l"(address));
+#define PUT(section, array, first, rows, count)                                             \
+    UNROLL for (int i = 0; i < (rows); ++i) COPY(section, (first) + i) = part_of_##array[i];
+#define ASK_LATER(array, count)                                                             \
+    ROLLED for (int i = 32 * lane; i < (count); i += 1024)                                  \
+        asm volatile("prefetch.global.L2 [%0];" :: "l"((array) + i));
 #define NUMBER(pack) (pack)
 #define ROW_OF_LANES(row) memory[(row) * 32 + lane]
 #define MIN(a, b) LIBM(fmin)(a, b)
@@ -188,12 +194,11 @@ auto across = [](Lanes x, int h) {
 #define ENTRIES(i, table) const int* entries##i = (table) + (i) * 128 + 4 * lane;
 #define NEXT_ENTRIES(i, next)
 #define ENTRY(i, letter, number) entries##i[number]
-#define IF_CASE(case, number) if ((case) == (number))
 #define TAKE(array, rows, count)
-#define PUT(array, first, rows, count)                                                      \
-    UNROLL for (int i = 0; i < (rows); ++i) STAGED((first) + i) = OF_ARRAY(array, i, count);
-#define ASK_FOR(address)
-#define ASK_LATER(address)
+#define PUT(section, array, first, rows, count)                                             \
+    UNROLL for (int i = 0; i < (rows); ++i)                                                 \
+        COPY(section, (first) + i) = OF_ARRAY(array, i, count);
+#define ASK_LATER(array, count)
 #define NUMBER(pack) (pack)[0]
 #define ROW_OF_LANES(row) (*(Lanes*)(memory + (row) * 32))
 #define MIN(a, b) ((b) < (a) ? (b) : (a))
@@ -207,38 +212,34 @@ struct alignas(16) Four { SCALAR numbers[4]; };
     UNROLL for (int i = 0; i < (count) / 4; ++i)                                            \
         ((Four*)(memory + (first) * 32))[i * 32 + lane] = Four{{0, 0, 0, 0}};               \
     UNROLL for (int row = (count) / 4 * 4; row < (count); ++row) MEM((first) + row) = 0;
-// A copy of the caller's arrays, 32 numbers per row; `LaneMemory.staged` says where each one is.
-#define STAGE (memory + Q_ROWS * 32)
-#define STAGED_AT(place) (*(SCALAR*)((char*)STAGE + (place)))
-#define STAGED(row) STAGED_AT(((row) * 32 + (lane ^ ((row) & 31))) * (int)sizeof(SCALAR))
+// A copy of arrays of the caller in a section, 32 numbers per row; `LaneMemory.staged` says where
+// each one is.
+#define COPY_AT(section, place) (*(SCALAR*)((char*)(memory + section##_ROWS * 32) + (place)))
+#define COPY(section, row) \
+    COPY_AT(section, ((row) * 32 + (lane ^ ((row) & 31))) * (int)sizeof(SCALAR))
 #define OF_ARRAY(array, row, count) \
     ((row) * 32 + lane < (count) ? array[(row) * 32 + lane] : (SCALAR)0)
-#define GIVE(array, first, count) {                                                         \
-    SCALAR part[(count) / 32 + 1];                                                          \
-    UNROLL for (int i = 0; i < (count); i += 32) part[i / 32] = STAGED((first) + i / 32);   \
-    UNROLL for (int i = 0; i < (count); i += 32)                                            \
-        if (i + lane < (count)) array[i + lane] = part[i / 32]; }
-#define ASK_ALL(how, array, count) \
-    ROLLED for (int i = 32 * lane; i < (count); i += 1024) { how((array) + i) }
-#define ASK_TABLE(array, count) UNROLL for (int first = 0; first < (count); first += 1024) \
-    if (first + 32 * lane < (count)) { ASK_FOR((array) + first + 32 * lane) }
+#define GIVE(section, array, first, rows, count)                                            \
+    UNROLL for (int i = 0; i < (rows); ++i)                                                 \
+        if (i * 32 + lane < (count)) array[i * 32 + lane] = COPY(section, (first) + i);
 #define IF_BEFORE(x) (lane > 0 ? (x) : (SCALAR)0)
 #define IF_BEHIND(x) (lane < 31 ? (x) : (SCALAR)0)
 #define INFINITE (SCALAR)1e20
 // Where the time goes, for those who ask: cycles of each phase, over 64.
 #if PROFILE && defined(__CUDA_ARCH__)
-// In shared memory: registers are taken, and all else would take part of the time itself.
-__shared__ unsigned clocks[PHASES + 1];
-if (CHIEF) {
-    ROLLED for (int i = 0; i < PHASES; ++i) clocks[i] = 0;
-    clocks[PHASES] = (unsigned)clock();  // when the phase before ended
-}
-#define CLOCK(i) if (CHIEF) {                           \
+// In shared memory: registers are taken, and all else would take part of the time itself.  Every
+// eighth lane has the same numbers, so that there is no branch; lane i counts phase i.
+__shared__ unsigned clocks[TOGETHER][2][8];
+volatile unsigned* const counted = clocks[place_in_block][0] + (lane & 7);
+volatile unsigned* const ended = clocks[place_in_block][1] + (lane & 7);  // the phase before
+*counted = 0;
+*ended = (unsigned)clock();
+#define CLOCK(i) {                                      \
     const unsigned now = (unsigned)clock();             \
-    clocks[i] += (now - clocks[PHASES]) >> 6;           \
-    clocks[PHASES] = now; }
-#define WRITE_CLOCKS \
-    if (CHIEF) ROLLED for (int i = 0; i < PHASES; ++i) status_of[2 + i] = (int)clocks[i];
+    const unsigned spent = (now - *ended) >> 6;         \
+    *counted += (lane & 7) == (i) ? spent : 0;          \
+    *ended = now; }
+#define WRITE_CLOCKS if (lane < PHASES) status_of[2 + lane] = (int)*counted;
 #else
 #define CLOCK(i)
 #define WRITE_CLOCKS

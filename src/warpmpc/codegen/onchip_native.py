@@ -26,9 +26,6 @@ SCALAR* y_of = y_io.data + problem * n_g;
 // All that comes from memory is asked for before any of it is waited for.
 {ask}
 {inputs}
-EACH_LANE {{
-    {ask_inputs}
-}}
 int* status_of = status_out.data + problem * status_out.shape[1];
 SCALAR* report_of = report_out.data + problem * report_out.shape[1];
 EACH_LANE ROLLED for (int i = lane; i < status_out.shape[1]; i += 32) status_of[i] = SOLVED;
@@ -40,10 +37,10 @@ Lanes odd = (Lanes)0;
 {read}
 // The same of a problem that follows when this one has been solved.
 if (problem + FOLLOWING < z_io.shape[0]) EACH_LANE {{
-    ASK_ALL(ASK_LATER, z_of + FOLLOWING * n_z, n_z)
-    ASK_ALL(ASK_LATER, d_of + FOLLOWING * n_z, n_z)
-    ASK_ALL(ASK_LATER, s_of + FOLLOWING * n_g, n_g)
-    ASK_ALL(ASK_LATER, y_of + FOLLOWING * n_g, n_g)
+    ASK_LATER(z_of + FOLLOWING * n_z, n_z)
+    ASK_LATER(d_of + FOLLOWING * n_z, n_z)
+    ASK_LATER(s_of + FOLLOWING * n_g, n_g)
+    ASK_LATER(y_of + FOLLOWING * n_g, n_g)
 }}
 // What no stage writes, because a lane has no such row.
 EACH_LANE {{ CLEAR(Q_ROWS, R_ROWS - Q_ROWS) }}
@@ -66,10 +63,7 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     Lanes cost_of = (Lanes)0, squares_of = (Lanes)0, absolute_of = (Lanes)0, worst_of = (Lanes)0;
     SYNC
     {linearize_first}
-    EACH_LANE {{
-        ASK_TABLE(linearize_in.data, LINEARIZE_ITEMS * LINEARIZE_WIDTH)
-        CLEAR(W_ROWS, K_COUNT)
-    }}
+    EACH_LANE {{ CLEAR(W_ROWS, K_COUNT) }}
     SYNC
     EACH_LANE {{
         {clear}
@@ -122,11 +116,6 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     {admm}
     SYNC
     CLOCK(3)
-    // What the search will need.
-    EACH_LANE {{
-        ASK_TABLE(evaluate_in.data, EVALUATE_ITEMS * EVALUATE_WIDTH)
-        {ask_inputs}
-    }}
     Lanes poison_of = (Lanes)0;
     ROLLED_BY_8 for (int row = 0; row < X_COUNT; ++row)
         poison_of += ROW_OF_LANES(X_ROWS + row) * 0;

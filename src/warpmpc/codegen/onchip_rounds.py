@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from warpmpc.codegen.emit_native import Access
+from warpmpc.codegen.fused_module import switch
 from warpmpc.codegen.stage_module import StagePlan
 from warpmpc.symbolic.lanes import LANES
 
@@ -62,8 +63,5 @@ def dispatched(plan: StagePlan, cases: Sequence[list[str]]) -> str:
     lines += [
         f"const int r{i - 1} = ENTRY({i // 4}, {'xyzw'[i % 4]}, {i % 4});" for i in range(1, width)
     ]
-    lines += ["const int which = ENTRY(0, x, 0);", f"IF_CASE(which, -1) {{ {ahead} }}"]
-    for number, case in enumerate(cases):
-        body = (line for line in case if "= ROW(" not in line)
-        lines += [f"IF_CASE(which, {number}) {{", ahead, *body, "}"]
-    return "\n".join(lines)
+    bodies = [[ahead, *(line for line in case if "= ROW(" not in line)] for case in cases]
+    return "\n".join([*lines, switch("ENTRY(0, x, 0)", bodies, default=ahead)])

@@ -105,9 +105,20 @@ def _penalties(lane: LaneText, node: Node) -> list[str]:
     return lines
 
 
-def onchip_head(memory: LaneMemory, dtype: str, *, static: bool, profile: bool) -> str:
-    """What precedes the body: types, memory, exchange between lanes."""
+def onchip_head(
+    memory: LaneMemory, dtype: str, *, static: bool, profile: bool, together: int = 1
+) -> str:
+    """What precedes the body: types, memory, exchange between lanes.
+
+    Args:
+        memory: Where everything lies.
+        dtype: "float32" or "float64".
+        static: Whether the kernel declares its shared memory itself.
+        profile: Whether it counts cycles.
+        together: Problems of a block.
+    """
     defines = {"WIDTH": 1, "STATIC": int(static), "MEMORY_ROWS": memory.n_rows}
+    defines["TOGETHER"] = together
     letter = "f" if dtype == "float32" else "d"  # of a register
     defines["SINGLE"] = int(dtype == "float32")
     defines |= {
@@ -158,7 +169,6 @@ class OnchipText:
         texts = {
             "invert": INVERT,
             "inputs": self._inputs(),
-            "ask_inputs": self._ask_inputs(),
             "ladder": ", ".join(literal(step, dtype) for step in rule.ladder),
             "clear": "\n".join(self._clear()),
             "linearize": self._linearize(dtype),
@@ -220,13 +230,6 @@ class OnchipText:
             own = f"({name}_in.shape[0] > 1 ? problem : 0) * {name}_in.shape[1]"
             lines.append(f"const SCALAR* __restrict__ in{i} = {name}_in.data + {own};")
         return "\n".join(lines)
-
-    def _ask_inputs(self) -> str:
-        return "\n".join(
-            f"ASK_ALL(ASK_FOR, in{i}, {name}_in.shape[1])"
-            for i, name in enumerate(self._plans.names)
-            if name not in ("z", "y")
-        )
 
     def _reads(self) -> dict[str, str]:
         return {

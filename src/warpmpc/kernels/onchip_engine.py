@@ -23,7 +23,7 @@ from warpmpc.codegen.onchip_end_native import COUNTED
 from warpmpc.codegen.onchip_native import PHASES
 from warpmpc.codegen.onchip_rounds import by_fours
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipText, onchip_head
-from warpmpc.kernels.ffi import launch, shared_memory_limit
+from warpmpc.kernels.ffi import has_gpu, launch, multiprocessors, shared_memory_limit
 from warpmpc.kernels.ldl_engine import REGISTER_FILE
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import LANES
@@ -34,6 +34,7 @@ _OVERHEAD = 30
 # Shared memory that CUDA and Warp take for themselves per block.
 _RESERVED = 2048
 _OF_WARP = 256  # bytes that a kernel declares beside ours
+_SCHEDULERS = 4  # of a multiprocessor; each has its warps and its part of the registers
 # Registers below which phases other than ADMM spill: 16 warps have as many.
 _FEWEST = 128
 
@@ -98,7 +99,7 @@ class OnchipKernel:
             dtype: "float32" or "float64".
         """
         self._memory, self._text, self._dtype = memory, text, dtype
-        self._kernels: dict[tuple[bool, ...], wp.Kernel] = {}
+        self._kernels: dict[tuple[int, ...], wp.Kernel] = {}
         with jax.ensure_compile_time_eval():
             self._tables = [_pointed(table, jnp.int32) for table in tables]
             lanes = (self._places(), memory.absent)
@@ -114,9 +115,23 @@ class OnchipKernel:
         """Shared memory of one problem."""
         return shared_bytes(self._memory, self._dtype)
 
-    def kernel_text(self, counts: OnchipCounts, names: Sequence[str]) -> FusedKernelText:
+    def together(self, batch: int) -> int:
+        """Problems of a block.
+
+        Warps at the same place fetch their instructions once, and those of a block begin together:
+        where searches take different times, cars were a quarter faster.  With two blocks at a time
+        nobody waits for the slowest of all.  A batch that does not fill the device is spread.
+        """
+        held = problems_held(self._memory, self._dtype)
+        fills = has_gpu() and batch >= multiprocessors() * held
+        return held // 2 if fills and held % 2 == 0 else 1
+
+    def kernel_text(
+        self, counts: OnchipCounts, names: Sequence[str], together: int = 1
+    ) -> FusedKernelText:
         """What the kernel is made from; numbers of iterations are no part of it."""
-        static = self.shared_bytes <= STATIC_SHARED - _OF_WARP
+        static = together * self.shared_bytes <= STATIC_SHARED - _OF_WARP
+        memory, dtype = self._memory, self._dtype
         tables = ("linearize_in", "evaluate_in", "nodes_in", "absent_in")
         numbers = ("n_iterations", "n_admm")
         return FusedKernelText(
@@ -138,16 +153,18 @@ class OnchipKernel:
                 self._dtype, record=counts.record, restart=counts.restart, ends=counts.ends
             ),
             parts=1,
-            registers=most_registers(self._memory, self._dtype),
+            registers=most_registers(memory, dtype),
             plans=self._text.plans,
-            head=onchip_head(self._memory, self._dtype, static=static, profile=counts.profile),
-            scratch=0 if static else self._memory.n_rows * LANES,
+            head=onchip_head(
+                memory, dtype, static=static, profile=counts.profile, together=together
+            ),
+            scratch=0 if static else together * memory.n_rows * LANES,
         )
 
-    def _kernel(self, counts: OnchipCounts, names: Sequence[str]) -> wp.Kernel:
-        kind = (counts.record, counts.restart, counts.profile, counts.ends)
+    def _kernel(self, counts: OnchipCounts, names: Sequence[str], together: int = 1) -> wp.Kernel:
+        kind = (counts.record, counts.restart, counts.profile, counts.ends, together)
         if kind not in self._kernels:
-            self._kernels[kind] = self.kernel_text(counts, names).kernel()
+            self._kernels[kind] = self.kernel_text(counts, names, together).kernel()
         return self._kernels[kind]
 
     def solve(
@@ -169,8 +186,9 @@ class OnchipKernel:
         batch = point["z"].shape[0]
         records = len(REPORT_ROWS) * (counts.sqp if counts.record else 1)
         given = [array for name, array in point.items() if name not in ("z", "y")]
+        together = self.together(batch)
         z, d, s, y, report, status = launch(
-            self._kernel(counts, names),
+            self._kernel(counts, names, together),
             [
                 *given,
                 active.astype(jnp.int32),
@@ -185,8 +203,8 @@ class OnchipKernel:
                 "report_out": (batch, records, 1),
                 "status_out": (batch, counts.n_status, 1),
             },
-            threads=batch * LANES,
-            block=LANES,
+            threads=-(-batch // together) * together * LANES,
+            block=together * LANES,
             in_out=("z_io", "d_io", "s_io", "y_io"),
         )
         return Solved(z, (d, s, y), report, status)
@@ -211,9 +229,16 @@ def needed_registers(memory: LaneMemory, dtype: str) -> int:
 
 def most_registers(memory: LaneMemory, dtype: str) -> int:
     """Registers that a lane may have: fewer if more problems find room then."""
-    warps = max(problems_at_once(memory, dtype), 1)
-    shared = REGISTER_FILE // (LANES * warps) // 8 * 8
+    warps = max(-(-problems_at_once(memory, dtype) // _SCHEDULERS), 1)
+    shared = REGISTER_FILE // (LANES * warps * _SCHEDULERS) // 8 * 8
     return min(max(shared, needed_registers(memory, dtype), _FEWEST), REGISTERS)
+
+
+def problems_held(memory: LaneMemory, dtype: str) -> int:
+    """Problems that a multiprocessor has shared memory and registers for."""
+    of_warp = LANES * (-(-most_registers(memory, dtype) // 8) * 8)
+    by_registers = REGISTER_FILE // _SCHEDULERS // of_warp * _SCHEDULERS
+    return min(problems_at_once(memory, dtype), by_registers)
 
 
 def _pointed(array: np.ndarray, dtype: Any) -> jax.Array:

@@ -180,7 +180,8 @@ class LaneMemory:
             "RHO": len(self.rho),
             "H": len(self.soft),
             "R": self.n_interior,
-            "W": max(self.dump + 1, self.stored_blocks * self.n_separators**2),
+            # Also a copy of the caller's arrays, like Q.
+            "W": max(self.dump + 1, self.stored_blocks * self.n_separators**2, n),
         }
         ends = np.cumsum(list(counts.values())).tolist()
         return {
@@ -281,7 +282,7 @@ class LaneMemory:
         """Where a copy of the caller's arrays has the number of each node in each lane.
 
         Rows begin with a row of the memory.  Places behind the arrays belong to what lanes lack, so
-        that nobody has to ask.  Within each row of the memory the numbers are permuted, see `STAGED`
+        that nobody has to ask.  Within each row of the memory the numbers are permuted, see `COPY`
         of `codegen.onchip_head_native`: else those of all lanes would be in the same few banks.
         """
         place = np.empty_like(self.node_index)
