@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-import jax
+import os
+from pathlib import Path
+
 import pytest
+
+# Programs of tests run once or twice: most of their time is XLA's compilation.
+if not Path("/proc/driver/nvidia").exists():
+    fast = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    os.environ.setdefault("XLA_FLAGS", fast)
+
+import jax
 
 import gpu_rule
 
