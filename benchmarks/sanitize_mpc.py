@@ -46,7 +46,7 @@ def main(numbers: list[int]) -> None:
     jax.config.update("jax_enable_x64", True)
     for name, horizon, sides, checks, together in [CASES[i] for i in numbers] or CASES:
         # Batches that fill a device are too large for the tools.
-        OnchipKernel.together = lambda _, __, count=together: count
+        OnchipKernel.together = lambda _, __, ends, count=together: count
         system = systems.make(name, horizon=horizon, **ITERATIONS)
         qp = replace(system.settings.qp_settings("float32"), check_every=checks)
         settings = replace(system.settings, qp=qp)

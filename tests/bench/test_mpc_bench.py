@@ -147,6 +147,14 @@ class TestRows:
         assert not np.any(start.qp.y[:, 0])
         assert np.any(start.qp.y[:, 1])
 
+    def test_half_of_a_loop(self, bench):
+        """Phases are measured from there."""
+        *_, kept = bench
+        loop, built = kept[2][1].rollout, build_solver(*KEY)
+        x, start = mpc_loop.halfway(built, STEPS, loop.x[:, 0])
+        np.testing.assert_array_equal(x, loop.x[:, STEPS // 2])
+        assert np.any(start.qp.y)
+
     @pytest.mark.slow
     def test_loop_is_that_of_rollout(self, bench):
         *_, kept = bench

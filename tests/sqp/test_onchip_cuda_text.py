@@ -25,6 +25,7 @@ CASES = {
     "blocks_in_registers": (lambda: car.build(50), ENDING, "float32"),
     "more_than_48_KB": (lambda: car.build(50), ENDING, "float64"),
     "several_in_a_block": (lambda: car.build(50), PLAIN, "float32"),
+    "several_in_48_KB": (lambda: pendulum(20), PLAIN, "float32"),
     "neighbours_coupled": (lambda: crane(70), ENDING, "float64"),
     "no_separators": (apart, PLAIN, "float64"),
     "soft_ending": (soft_arm, ENDING, "float32"),
@@ -44,7 +45,7 @@ def test_compiles_for_a_gpu(name, folded, tmp_path, monkeypatch):
     solver = MPCSolver(as_problem(make()), settings, dtype, "onchip")
     iteration = OnchipIteration(solver.programs, solver.qp, settings)
     counts = OnchipCounts(2, 10, record=True, restart=False, profile=True, ends=settings.converges)
-    together = 4 if name == "several_in_a_block" else 1
+    together = 4 if name.startswith("several") else 1
     text = iteration.kernel.kernel_text(counts, list(solver.programs.point_rows), together)
     assert (text.scratch > 0) == (name in ("more_than_48_KB", "several_in_a_block"))
     start_warp()

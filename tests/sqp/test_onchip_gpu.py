@@ -16,7 +16,7 @@ from trouble_cases import BATCH as TROUBLED
 from trouble_cases import gate, healthy, in_order, troubled
 from warpmpc.codegen.onchip_text import STATIC_SHARED
 from warpmpc.kernels.ffi import multiprocessors
-from warpmpc.kernels.onchip_engine import shared_bytes
+from warpmpc.kernels.onchip_engine import problems_held, shared_bytes
 from warpmpc.sqp.onchip import lane_memory
 from warpmpc.systems import car, cartpole, quadrotor
 from warpmpc.systems import pendulum as pendulum_system
@@ -134,13 +134,20 @@ def test_blocks_of_several_problems():
     x0 = made.sample(batch, 0).astype("float32")
     among = leaves(solver.solve(x0))
     kernel = next(iter(solver._iterations.values())).kernel
-    assert [kernel.together(count) for count in (batch, 100)] == [4, 1]
+    held = problems_held(lane_memory(solver.programs), "float32")
+    assert [kernel.together(count, ends=False) for count in (batch, 100)] == [held // 2, 1]
     for rows in (slice(0, 100), slice(batch - 100, batch)):
         for key, value in leaves(solver.solve(x0[rows])).items():
             np.testing.assert_array_equal(value, among[key][rows], err_msg=key)
-    x0[41] = np.nan
-    spoiled, others = leaves(solver.solve(x0)), np.delete(np.arange(batch), 41)
+    start = solver.solve(x0).warm_start
+    among = leaves(solver.solve(x0, warm_start=start))
+    x0[41], y = np.nan, np.array(start.qp.y)
+    y[86] = 1e38  # it takes part, and goes astray
+    start = replace(start, qp=replace(start.qp, y=jnp.asarray(y)))
+    spoiled = leaves(solver.solve(x0, warm_start=start))
+    others = np.delete(np.arange(batch), [41, 86])
     assert spoiled[".status"][41] == wm.MPCStatus.NON_FINITE
+    assert not np.array_equal(spoiled[".z"][86], among[".z"][86])
     for key, value in among.items():
         np.testing.assert_array_equal(spoiled[key][others], value[others], err_msg=key)
 

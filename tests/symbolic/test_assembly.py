@@ -190,6 +190,33 @@ def test_evaluation_sums_to_cost_and_violation_of_the_whole_problem(name):
     assert worst.max() == pytest.approx(beyond.max())
 
 
+NAN, INF = np.nan, np.inf
+# Row, its bounds, and by how much it violates them.
+VIOLATIONS = [
+    (2.0, -1.0, 1.5, 0.5),
+    (-3.0, -1.0, 1.0, 2.0),
+    (0.5, -1.0, 1.0, 0.0),
+    (0.5, -INF, INF, 0.0),
+    (0.5, 0.5, 0.5, 0.0),
+    (INF, -1.0, INF, NAN),
+    (-INF, -INF, 1.0, NAN),
+    (0.0, NAN, 1.0, NAN),
+    (0.0, -1.0, NAN, NAN),
+    (NAN, -1.0, 1.0, NAN),
+]
+
+
+@pytest.mark.parametrize(("row", "lower", "upper", "wanted"), VIOLATIONS)
+def test_nothing_that_is_no_number_is_taken_for_no_violation(row, lower, upper, wanted):
+    x, u, bounds = ca.SX.sym("x"), ca.SX.sym("u"), ca.SX.sym("bounds", 2)
+    ocp = OCP(x, u, {"bounds": bounds}, horizon=1, dt=0.1)
+    ocp.set_dynamics(u, integrator="euler")
+    ocp.subject_to(bounds[0], x, bounds[1], at="terminal")
+    model = _assembly(ocp.problem(), HessianRule()).models[-1]
+    _, squares, absolute, _ = model.evaluate("f")([row], [0.0, lower, upper])
+    np.testing.assert_equal([float(squares), float(absolute)], [wanted**2, wanted])
+
+
 @pytest.mark.parametrize("rule", [HessianRule(convexify="gershgorin"), EXACT])
 def test_pull_back_is_the_transposed_derivative(rule):
     """Cotangents against central differences of their pairing with the QP."""

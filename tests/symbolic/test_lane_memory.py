@@ -163,18 +163,18 @@ class TestMemory:
             assert table[f.m.place[node], lane] == index
 
     def test_a_copy_has_room_and_no_place_twice(self, name):
-        """Where lanes find the caller's numbers: as whole lines are written to Q."""
+        """Where lanes find the caller's numbers: as whole lines are written to Q and W."""
         f = filled(name)
         m, index = f.m, f.m.node_index
         # One place for each number of the copy; what lanes lack is behind the arrays.
-        assert sorted(m.staged.ravel()) == list(range(LANES * m.sections["Q"].count))
+        assert sorted(m.in_copy.ravel()) == list(range(LANES * m.sections["Q"].count))
         copy = np.full(LANES * m.sections["Q"].count, -1)
         variables = LANES * m.sections["Z"].count
         for begin, count, first in ((0, m.n_vars, 0), (m.n_vars, m.n_cons, variables)):
             for i in range(count):  # COPY of `onchip_head_native`
                 row, lane = divmod(first + i, LANES)
                 copy[row * LANES + (lane ^ row % LANES)] = begin + i
-        np.testing.assert_array_equal(copy[m.staged], index)
+        np.testing.assert_array_equal(copy[m.in_copy], index)
 
     def test_points_and_directions(self, name):
         """A stage finds its variables, and the direction of each at the same variable."""

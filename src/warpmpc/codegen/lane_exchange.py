@@ -2,7 +2,7 @@
 
 Reads: a `LaneMemory`.  Produces: statements for `codegen.onchip_native`.  Arrays are copied by
 whole lines, to and from sections that are free then and have room for all nodes of all lanes.
-There every lane finds its own numbers; the table of `nodes` says where, see `LaneMemory.staged`.
+There every lane finds its own numbers; the table of `nodes` says where, see `LaneMemory.in_copy`.
 All is read before anything is written: for the compiler any two places might be the same.
 """
 

@@ -73,7 +73,7 @@ CHECK = r"""
                 if (checked_primal <= EPS_ABS + EPS_REL * largest(of[PRIMAL_SCALE])
                     && checked_dual <= EPS_ABS + EPS_REL * largest(of[DUAL_SCALE]))
                     status = SOLVED;
-                                if (!is_zero(odd_of)) status = NON_FINITE;"""
+                if (!is_zero(odd_of)) status = NON_FINITE;"""
 
 
 # A report is of the last check: multipliers of a QP without solution are forgotten after it.

@@ -142,8 +142,9 @@ FORGET
     UNROLL for (int i = 0; i < (rows); ++i) part_of_##array[i] = OF_ARRAY(array, i, count);
 #define PUT(section, array, first, rows, count)                                             \
     UNROLL for (int i = 0; i < (rows); ++i) COPY(section, (first) + i) = part_of_##array[i];
+#define OF_LINE (128 / (int)sizeof(SCALAR))
 #define ASK_LATER(array, count)                                                             \
-    ROLLED for (int i = 32 * lane; i < (count); i += 1024)                                  \
+    ROLLED for (int i = OF_LINE * lane; i < (count); i += OF_LINE * 32)                     \
         asm volatile("prefetch.global.L2 [%0];" :: "l"((array) + i));
 #define NUMBER(pack) (pack)
 #define ROW_OF_LANES(row) memory[(row) * 32 + lane]
@@ -212,7 +213,7 @@ struct alignas(16) Four { SCALAR numbers[4]; };
     UNROLL for (int i = 0; i < (count) / 4; ++i)                                            \
         ((Four*)(memory + (first) * 32))[i * 32 + lane] = Four{{0, 0, 0, 0}};               \
     UNROLL for (int row = (count) / 4 * 4; row < (count); ++row) MEM((first) + row) = 0;
-// A copy of arrays of the caller in a section, 32 numbers per row; `LaneMemory.staged` says where
+// A copy of arrays of the caller in a section, 32 numbers per row; `LaneMemory.in_copy` says where
 // each one is.
 #define COPY_AT(section, place) (*(SCALAR*)((char*)(memory + section##_ROWS * 32) + (place)))
 #define COPY(section, row) \
@@ -229,6 +230,7 @@ struct alignas(16) Four { SCALAR numbers[4]; };
 #if PROFILE && defined(__CUDA_ARCH__)
 // In shared memory: registers are taken, and all else would take part of the time itself.  Every
 // eighth lane has the same numbers, so that there is no branch; lane i counts phase i.
+static_assert(PHASES <= 8, "");
 __shared__ unsigned clocks[TOGETHER][2][8];
 volatile unsigned* const counted = clocks[place_in_block][0] + (lane & 7);
 volatile unsigned* const ended = clocks[place_in_block][1] + (lane & 7);  // the phase before

@@ -35,7 +35,7 @@ from warpmpc.symbolic.lanes import Node
 from warpmpc.symbolic.row_kinds import RowKind
 
 _JOINED = {"+": "{} + {}", "max": "MAX({}, {})"}
-_FOLLOWING = 1000  # an H200 has 660 cartpoles or 1056 cars at a time
+_FOLLOWING = 2000  # an H200 has 660 cartpoles, 1056 cars or 1848 pendulums at a time
 STATIC_SHARED = 48 * 1024  # bytes that a kernel may declare itself
 
 
@@ -100,7 +100,8 @@ def _penalties(lane: LaneText, node: Node) -> list[str]:
             f"{{ const bool hard = {b} > INFINITE || {a} > INFINITE;",
             f"const SCALAR whole = {lane.rho(node)} + (hard ? (SCALAR)0 : {a});",
             f"{b} = hard ? (SCALAR)INFINITY : DIVIDED({b}, whole);",
-            f"{a} = DIVIDED((SCALAR)1, r * whole); }}",
+            # Checks know a linear penalty by this one, which has to be exact.
+            f"{a} = (hard || {a} == 0) ? (SCALAR)1 : DIVIDED((SCALAR)1, r * whole); }}",
         ]
     return lines
 
@@ -152,6 +153,7 @@ class OnchipText:
         """Keeps what the text is made from."""
         self._m, self._plans, self._rule, self._numbers = memory, plans, rule, numbers
         self.plans = [plans.linearize, plans.evaluate]
+        self.has_checks = numbers.checks is not None
 
     def body(self, dtype: str, *, record: bool, restart: bool, ends: bool = False) -> str:
         """The text.
@@ -277,8 +279,8 @@ class OnchipText:
                 to, number = f"*(base + {place_text(place)})", f"NUMBER({value})"
                 if name in ("P", "q"):
                     # Read before all stores: for the compiler they might be to the same place.
-                    lines.append(f"const SCALAR before{len(stores)} = {to};")
-                    number = f"before{len(stores)} + {number}"
+                    lines.append(f"const SCALAR sum{len(stores)} = {to};")
+                    number = f"sum{len(stores)} + {number}"
                 stores.append(f"{to} = {number};")
         lines += stores
         lines.append("if (!iteration) {")  # later this is known from the search before

@@ -33,7 +33,7 @@ REGISTERS = 255  # per thread
 _OVERHEAD = 30
 # Shared memory that CUDA and Warp take for themselves per block.
 _RESERVED = 2048
-_OF_WARP = 256  # bytes that a kernel declares beside ours
+_OF_WARP = 256  # bytes per problem that a kernel declares beside ours
 _SCHEDULERS = 4  # of a multiprocessor; each has its warps and its part of the registers
 # Registers below which phases other than ADMM spill: 16 warps have as many.
 _FEWEST = 128
@@ -106,8 +106,8 @@ class OnchipKernel:
             self._lanes = [_pointed(table, jnp.int32) for table in lanes]
 
     def _places(self) -> np.ndarray:
-        """`LaneMemory.staged` in bytes, as `codegen.lane_exchange` reads it."""
-        places = self._memory.staged * np.dtype(self._dtype).itemsize
+        """`LaneMemory.in_copy` in bytes, as `codegen.lane_exchange` reads it."""
+        places = self._memory.in_copy * np.dtype(self._dtype).itemsize
         return by_fours(np.pad(places, ((0, -len(places) % 4), (0, 0))).T)
 
     @cached_property
@@ -115,22 +115,29 @@ class OnchipKernel:
         """Shared memory of one problem."""
         return shared_bytes(self._memory, self._dtype)
 
-    def together(self, batch: int) -> int:
+    def together(self, batch: int, *, ends: bool) -> int:
         """Problems of a block.
 
         Warps at the same place fetch their instructions once, and those of a block begin together:
         where searches take different times, cars were a quarter faster.  With two blocks at a time
-        nobody waits for the slowest of all.  A batch that does not fill the device is spread.
+        nobody waits for the slowest of all.  A batch that does not fill the device is spread, and
+        problems that end by themselves do not wait for others.
+
+        Args:
+            batch: Problems of a launch.
+            ends: Whether problems may leave before the last iteration.
         """
         held = problems_held(self._memory, self._dtype)
         fills = has_gpu() and batch >= multiprocessors() * held
-        return held // 2 if fills and held % 2 == 0 else 1
+        if not fills or ends or self._text.has_checks:
+            return 1
+        return held // 2 if held >= 2 and held % 2 == 0 else 1
 
     def kernel_text(
         self, counts: OnchipCounts, names: Sequence[str], together: int = 1
     ) -> FusedKernelText:
         """What the kernel is made from; numbers of iterations are no part of it."""
-        static = together * self.shared_bytes <= STATIC_SHARED - _OF_WARP
+        static = together * (self.shared_bytes + _OF_WARP) <= STATIC_SHARED
         memory, dtype = self._memory, self._dtype
         tables = ("linearize_in", "evaluate_in", "nodes_in", "absent_in")
         numbers = ("n_iterations", "n_admm")
@@ -161,7 +168,7 @@ class OnchipKernel:
             scratch=0 if static else together * memory.n_rows * LANES,
         )
 
-    def _kernel(self, counts: OnchipCounts, names: Sequence[str], together: int = 1) -> wp.Kernel:
+    def _kernel(self, counts: OnchipCounts, names: Sequence[str], together: int) -> wp.Kernel:
         kind = (counts.record, counts.restart, counts.profile, counts.ends, together)
         if kind not in self._kernels:
             self._kernels[kind] = self.kernel_text(counts, names, together).kernel()
@@ -186,7 +193,7 @@ class OnchipKernel:
         batch = point["z"].shape[0]
         records = len(REPORT_ROWS) * (counts.sqp if counts.record else 1)
         given = [array for name, array in point.items() if name not in ("z", "y")]
-        together = self.together(batch)
+        together = self.together(batch, ends=counts.ends)
         z, d, s, y, report, status = launch(
             self._kernel(counts, names, together),
             [

@@ -192,15 +192,14 @@ class StageModel:
             yield excess, penalties
 
     def _hard_violations(self, rows: Collection[int]) -> ca.SX:
-        """One number per row: both sides of a row are never violated together."""
+        """One number per row: no point violates both of its bounds, unless they are crossed."""
         found = []
         for i in rows:
             sides = [excess for excess, soft in self._sides(i) if soft is None]
             if len(sides) == 2 and are_equal(self.stage.lower[i], self.stage.upper[i]):
                 found.append(ca.fabs(sides[0]))
             elif sides:
-                # A row that is NaN is so on both sides, and `fmax` returns it.
-                found.append(_ramp(ca.fmax(*sides) if len(sides) == 2 else sides[0]))
+                found.append(sum(map(_ramp, sides)))
         return ca.vertcat(ca.SX(0, 1), *found)
 
     def _penalty(self, rows: Collection[int]) -> ca.SX:

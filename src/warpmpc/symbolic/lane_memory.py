@@ -12,6 +12,8 @@ every node and of every entry of K, and offsets that stage programs read from an
     R     right-hand side, between QPs multipliers
     W     entries of K, later the reduction in their place
 
+Before and after all QPs Q and W are copies of the caller's arrays.
+
 Nodes stand in the order of their elimination, separators last.
 """
 
@@ -180,7 +182,6 @@ class LaneMemory:
             "RHO": len(self.rho),
             "H": len(self.soft),
             "R": self.n_interior,
-            # Also a copy of the caller's arrays, like Q.
             "W": max(self.dump + 1, self.stored_blocks * self.n_separators**2, n),
         }
         ends = np.cumsum(list(counts.values())).tolist()
@@ -278,7 +279,7 @@ class LaneMemory:
         return table
 
     @cached_property
-    def staged(self) -> IntArray:
+    def in_copy(self) -> IntArray:
         """Where a copy of the caller's arrays has the number of each node in each lane.
 
         Rows begin with a row of the memory.  Places behind the arrays belong to what lanes lack, so
