@@ -1,4 +1,4 @@
-"""What a multiprocessor holds of problems that are solved on chip, and how they share its blocks."""
+"""What a multiprocessor holds of problems on chip, and how they share its blocks."""
 
 import pytest
 
