@@ -158,17 +158,23 @@ def _phases(built: Built, whole: Program, case: MPCCase, loop: MeasuredLoop) -> 
     At its end systems are at rest, where rounding decides how long line searches take.
     """
     iterations = built.solver.settings.max_iter
-    state: tuple[Any, ...]
     if case.steps <= PROFILED_STEPS:
-        state = (loop.rollout.x[:, -1], loop.rollout.warm_start)
+        cycles = _cycles(built, (loop.rollout.x[:, -1], loop.rollout.warm_start))
         row = measure_phases(whole, (case.x0,), case.steps * iterations)
     else:
         _, state = build(partial(halfway, built, case.steps), case.x0)
-        program, _ = build(partial(continued, built, PROFILED_STEPS), *state)
+        # Copies of what the caller keeps would be among the few steps that are profiled.
+        program, state = build(partial(continued, built, PROFILED_STEPS), *state, donated=True)
+        cycles = _cycles(built, state)
         row = measure_phases(program, state, PROFILED_STEPS * iterations)
     if built.solver.engine != "onchip" or row["reason"] is not None:
         return row
-    return split_launch(row, built.solver.phase_cycles(*state))
+    return split_launch(row, cycles)
+
+
+def _cycles(built: Built, state: tuple[Any, ...]) -> dict[str, float]:
+    """Of the phases inside a launch, if a solve is one."""
+    return built.solver.phase_cycles(*state) if built.solver.engine == "onchip" else {}
 
 
 def _memory(program: Program, built: Built, case: MPCCase) -> dict[str, int | None] | None:
