@@ -213,8 +213,11 @@ def test_nothing_that_is_no_number_is_taken_for_no_violation(row, lower, upper, 
     ocp.set_dynamics(u, integrator="euler")
     ocp.subject_to(bounds[0], x, bounds[1], at="terminal")
     model = _assembly(ocp.problem(), HessianRule()).models[-1]
-    _, squares, absolute, _ = model.evaluate("f")([row], [0.0, lower, upper])
-    np.testing.assert_equal([float(squares), float(absolute)], [wanted**2, wanted])
+    _, squares, absolute, worst = map(float, model.evaluate("f")([row], [0.0, lower, upper]))
+    np.testing.assert_equal([squares, absolute], [wanted**2, wanted])
+    assert worst == wanted or np.isnan(wanted)
+    *_, crossed = map(float, model.evaluate("f")([0.0], [0.0, 1.0, -2.0]))
+    assert crossed == 2.0  # not the sum of both sides
 
 
 @pytest.mark.parametrize("rule", [HessianRule(convexify="gershgorin"), EXACT])

@@ -86,13 +86,15 @@ def asked_for(memory: LaneMemory) -> list[str]:
 
 
 def taken(memory: LaneMemory) -> list[str]:
-    """Takes d, s, z and y; adds something that is not zero if one of them is not finite."""
+    """Takes d, s, z and y; what is not finite leaves its mark, see ``odd`` and ``lost``."""
     lines = _places(memory)
     for copied in _COPIED:
         pairs = list(enumerate(_exchanged(memory, copied)))
         lines.append("{")
         lines += [f"const SCALAR x{i} = {place};" for i, (_, place) in pairs]
-        lines += [f"{own} = x{i}; OF_LANE(odd) += x{i} * 0;" for i, (own, _) in pairs]
+        for i, (own, _) in pairs:
+            is_z = copied.of_variables == "Z" and not memory.nodes[i].is_row
+            lines.append(f"{own} = x{i}; OF_LANE({'lost' if is_z else 'odd'}) += x{i} * 0;")
         lines.append("}")
     return [*_block(_lines("PUT", memory)), *_block(lines)]
 

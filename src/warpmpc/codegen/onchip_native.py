@@ -9,6 +9,8 @@ d and s, R has y.
 # Phases whose cycles can be counted, in the order of the text.
 PHASES = ("linearize", "factor", "couple", "admm", "report", "search")
 
+NO_PART = -1  # the status of a problem that is not solved at all
+
 SOLVE = r"""
 {invert}
 auto inverted = [&](Lanes x) -> Lanes {{ EACH_LANE OF_LANE(x) = invert(OF_LANE(x)); return x; }};
@@ -29,12 +31,14 @@ SCALAR* y_of = y_io.data + problem * n_g;
 int* status_of = status_out.data + problem * status_out.shape[1];
 SCALAR* report_of = report_out.data + problem * report_out.shape[1];
 EACH_LANE ROLLED for (int i = lane; i < status_out.shape[1]; i += 32) status_of[i] = SOLVED;
-if (!active_in.data[problem]) {{
+// Zero times a number that is not finite: of d, s and y, and of z.
+Lanes odd = (Lanes)0, lost = (Lanes)0;
+{read}
+if (!active_in.data[problem] || !is_zero(lost)) {{
     EACH_LANE ROLLED for (int i = lane; i < report_out.shape[1]; i += 32) report_of[i] = 0;
+    if (CHIEF) status_of[0] = {no_part};
     return;
 }}
-Lanes odd = (Lanes)0;
-{read}
 // The same of a problem that follows when this one has been solved.
 if (problem + FOLLOWING < z_io.shape[0]) EACH_LANE {{
     ASK_LATER(z_of + FOLLOWING * n_z, n_z)
@@ -44,7 +48,7 @@ if (problem + FOLLOWING < z_io.shape[0]) EACH_LANE {{
 }}
 // What no stage writes, because a lane has no such row.
 EACH_LANE {{ CLEAR(Q_ROWS, R_ROWS - Q_ROWS) }}
-// Zero times a number that is not finite: that is what a problem without solution leaves behind.
+// That is what a problem without solution leaves behind.
 if (!is_zero(odd)) ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
     MEM(X_ROWS + i) = 0;
     if (i < R_COUNT) MEM(R_ROWS + i) = 0;

@@ -27,7 +27,7 @@ from warpmpc.codegen.onchip_check_native import OnchipChecks, qp_texts
 from warpmpc.codegen.onchip_couple_native import COUPLE, REDUCE
 from warpmpc.codegen.onchip_end_native import OnchipEnd, end_texts
 from warpmpc.codegen.onchip_head_native import FUNCTIONS, HEAD, INVERT
-from warpmpc.codegen.onchip_native import PHASES, REPORT, SOLVE
+from warpmpc.codegen.onchip_native import NO_PART, PHASES, REPORT, SOLVE
 from warpmpc.codegen.onchip_rounds import dispatched, first_entries, item_width
 from warpmpc.codegen.stage_module import StagePlan
 from warpmpc.symbolic.lane_memory import LaneMemory
@@ -204,6 +204,7 @@ class OnchipText:
         values = {"scale": rule.scale, "slack": rule.slack, "accepts": rule.accepts}
         values |= end_texts(end, dtype, soft=soft)
         values |= {"fallback": str(rule.fallback), "report_rows": str(len(REPORT_ROWS))}
+        values["no_part"] = str(NO_PART)
         return self._settings(dtype, record=record, always=always) + SOLVE.format(**texts, **values)
 
     def _settings(self, dtype: str, *, record: bool, always: bool) -> str:

@@ -73,8 +73,9 @@ class Solved:
         z: Trajectories.
         state: d, s and y of the last QP.
         report: `REPORT_ROWS` of the last iteration, or of all.
-        status: Of the last QP, how many ADMM iterations there were, and where the cycles of
-            `PHASES` were counted, those over 64.  Where problems leave before the last iteration:
+        status: Of the last QP (`NO_PART` if there was none: the problem is not active, or its z is
+            not finite), how many ADMM iterations there were, and where the cycles of `PHASES`
+            were counted, those over 64.  Where problems leave before the last iteration:
             behind it their number of iterations, and 1 if they are converged.
     """
 
@@ -186,7 +187,7 @@ class OnchipKernel:
         Args:
             point: z and parameters by name, ``[batch, rows, 1]``; common ones ``[1, rows, 1]``.
             state: d, s and y that the first QP starts from.
-            active: Which instances take part, ``[batch, 1, 1]``.
+            active: Which instances take part if their z is finite, ``[batch, 1, 1]``.
             counts: How many iterations.
         """
         names = list(point)

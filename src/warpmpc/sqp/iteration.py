@@ -103,7 +103,7 @@ class SQPIteration:
         """
         number = jnp.zeros((z.shape[0], 1, z.shape[2]), dtype=z.dtype)
         count = jnp.zeros(number.shape, dtype=jnp.int32)
-        finite = jnp.isfinite(z).all(axis=1, keepdims=True) & ~unknown
+        finite = self.has_trajectory(z) & ~unknown
         status = jnp.where(finite, MPCStatus.MAX_ITER, MPCStatus.NON_FINITE).astype(jnp.int32)
         nothing = jnp.full_like(number, jnp.nan)
         return Iterate(
@@ -122,6 +122,10 @@ class SQPIteration:
             violation=nothing,
             theta=nothing,
         )
+
+    def has_trajectory(self, z: jax.Array) -> jax.Array:
+        """Instances with a trajectory to begin with: one that is finite."""
+        return jnp.isfinite(z).all(axis=1, keepdims=True)
 
     def started(self, qp: QPState) -> QPState:
         """What the first QPs start from.

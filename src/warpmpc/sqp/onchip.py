@@ -20,7 +20,7 @@ from warpmpc.codegen.fused_search_text import REPORT_ROWS
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.onchip_check_native import OnchipChecks
 from warpmpc.codegen.onchip_end_native import OnchipEnd
-from warpmpc.codegen.onchip_native import PHASES
+from warpmpc.codegen.onchip_native import NO_PART, PHASES
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipNumbers, OnchipText
 from warpmpc.kernels.ffi import has_gpu, shared_memory_limit
 from warpmpc.kernels.onchip_engine import (
@@ -78,6 +78,10 @@ class OnchipIteration(SQPIteration):
         self.kernel = OnchipKernel(self.memory, text, plans.tables, programs.dtype)
         self._reports = Reports(settings, programs.dtype, soft=programs.soft_rows.size > 0)
 
+    def has_trajectory(self, z: jax.Array) -> jax.Array:
+        """All: the kernel, which reads them anyway, says later which ones took no part."""
+        return jnp.ones((z.shape[0], 1, z.shape[2]), dtype=bool)
+
     def started(self, qp: QPState) -> QPState:
         """What the first QPs start from: the kernel itself looks whether it is finite."""
         return qp
@@ -129,8 +133,8 @@ class OnchipIteration(SQPIteration):
     def _solve(
         self, begin: Iterate, p: Parameters, counts: OnchipCounts
     ) -> tuple[Iterate, History | None]:
-        active = begin.status != MPCStatus.NON_FINITE
         found = self._launch(begin, p, counts)
+        active = found.status[:, :1] != NO_PART
         batch, size = begin.z.shape[0], len(REPORT_ROWS)
         reports, last = found.report.reshape(batch, -1, size, 1), found.report[:, -size:]
         done, converged = counts.sqp, None
@@ -145,7 +149,8 @@ class OnchipIteration(SQPIteration):
             # After the last one there are no numbers; before it they do not count.
             last = jnp.where((place == done - 1)[..., None], reports, 0).sum(axis=1)
         # Instances that do not take part are as they were: nobody has to keep their old arrays.
-        begin = replace(begin, z=new[0], qp=new[1])
+        status = jnp.where(active, begin.status, jnp.int32(MPCStatus.NON_FINITE))
+        begin = replace(begin, z=new[0], qp=new[1], status=status)
         end = self._reports.iterate(begin, new, last, spent, active, converged)
         if not counts.record:
             return end, None

@@ -147,8 +147,8 @@ class StageModel:
 
     def _values(self, rows: Collection[int], *, with_cost: bool) -> list[ca.SX]:
         cost = self.total_cost if with_cost else ca.SX(0)
-        beyond = self._hard_violations(rows)
-        worst = ca.mmax(beyond) if beyond.numel() else ca.SX(0)
+        beyond, larger = self._hard_violations(rows)
+        worst = ca.mmax(larger) if larger.numel() else ca.SX(0)
         outputs = [cost + self._penalty(rows), ca.sumsqr(beyond), ca.sum1(beyond), worst]
         return [ca.densify(o) for o in outputs]
 
@@ -191,16 +191,23 @@ class StageModel:
                 penalties = (stage.penalties[soft[i], side], stage.penalties[soft[i], 2 + side])
             yield excess, penalties
 
-    def _hard_violations(self, rows: Collection[int]) -> ca.SX:
-        """One number per row: no point violates both of its bounds, unless they are crossed."""
-        found = []
+    def _hard_violations(self, rows: Collection[int]) -> tuple[ca.SX, ca.SX]:
+        """Of each row the sum of both sides, and the larger one; the same but for crossed bounds.
+
+        A side that is no number is part of the sum; `fmax` would take the other one.
+        """
+        sums, larger = [], []
         for i in rows:
             sides = [excess for excess, soft in self._sides(i) if soft is None]
             if len(sides) == 2 and are_equal(self.stage.lower[i], self.stage.upper[i]):
-                found.append(ca.fabs(sides[0]))
+                sums.append(ca.fabs(sides[0]))
+                larger.append(sums[-1])
             elif sides:
-                found.append(sum(map(_ramp, sides)))
-        return ca.vertcat(ca.SX(0, 1), *found)
+                ramps = [_ramp(side) for side in sides]
+                sums.append(sum(ramps))
+                larger.append(ca.fmax(*ramps) if len(ramps) == 2 else ramps[0])
+        none = ca.SX(0, 1)
+        return ca.vertcat(none, *sums), ca.vertcat(none, *larger)
 
     def _penalty(self, rows: Collection[int]) -> ca.SX:
         """Cost of the violations of soft sides."""
