@@ -4,6 +4,7 @@ import pytest
 
 import warpmpc as wm
 from warpmpc.kernels import onchip_engine
+from warpmpc.kernels.ldl_engine import MAX_REGISTERS
 from warpmpc.kernels.onchip_engine import most_registers, problems_at_once, problems_held
 from warpmpc.sqp.onchip import OnchipIteration, lane_memory
 from warpmpc.systems import make
@@ -29,7 +30,7 @@ def test_registers_and_shared_memory_suffice_for_all_that_are_held(name):
     held, registers = problems_held(memory, "float32"), most_registers(memory, "float32")
     assert held == HELD[name] <= problems_at_once(memory, "float32")
     warps = -(-held // 4)  # of the scheduler that has most
-    assert warps * 32 * registers <= 65536 // 4 or registers == onchip_engine.REGISTERS
+    assert warps * 32 * registers <= 65536 // 4 or registers == MAX_REGISTERS
     assert held * onchip_engine.shared_bytes(memory, "float32") < 227 * 1024
 
 

@@ -167,14 +167,12 @@ def _phases(built: Built, whole: Program, case: MPCCase, loop: MeasuredLoop) -> 
         program, state = build(partial(continued, built, PROFILED_STEPS), *state, donated=True)
         cycles = _cycles(built, state)
         row = measure_phases(program, state, PROFILED_STEPS * iterations)
-    if built.solver.engine != "onchip" or row["reason"] is not None:
-        return row
-    return split_launch(row, cycles)
+    return row if cycles is None or row["reason"] is not None else split_launch(row, cycles)
 
 
-def _cycles(built: Built, state: tuple[Any, ...]) -> dict[str, float]:
+def _cycles(built: Built, state: tuple[Any, ...]) -> dict[str, float] | None:
     """Of the phases inside a launch, if a solve is one."""
-    return built.solver.phase_cycles(*state) if built.solver.engine == "onchip" else {}
+    return built.solver.phase_cycles(*state) if built.solver.engine == "onchip" else None
 
 
 def _memory(program: Program, built: Built, case: MPCCase) -> dict[str, int | None] | None:

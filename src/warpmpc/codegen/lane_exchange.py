@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from warpmpc.codegen.lane_reduction import block_of_lanes
+from warpmpc.codegen.onchip_rounds import asked_for, entry, found
 from warpmpc.symbolic.lane_memory import LaneMemory
 
 
@@ -49,36 +50,37 @@ def _lines(how: str, memory: LaneMemory) -> list[str]:
     ]
 
 
-def _exchanged(memory: LaneMemory, copied: _Copied) -> list[tuple[str, str]]:
-    """Where the numbers of all nodes lie, and their places in the copy."""
-    found = []
-    for i, node in enumerate(memory.nodes):
-        own = f"MEM({copied.of_rows}_ROWS + {i})"
-        if not node.is_row:
-            own = f"MEM({copied.of_variables}_ROWS + {memory.row_of(copied.of_variables, node)})"
-        found.append((own, f"COPY_AT({copied.section}, at{i})"))
-    return found
+def _own(memory: LaneMemory, copied: _Copied) -> list[str]:
+    """Where the numbers of all nodes lie."""
+    return [
+        f"MEM({copied.of_rows}_ROWS + {i})"
+        if node.is_row
+        else f"MEM({copied.of_variables}_ROWS + {memory.row_of(copied.of_variables, node)})"
+        for i, node in enumerate(memory.nodes)
+    ]
 
 
-def _fours(memory: LaneMemory) -> range:
-    """Numbers of the table are loaded by fours."""
-    return range(-(-len(memory.nodes) // 4))
+def _in_copy(memory: LaneMemory, copied: _Copied) -> list[str]:
+    """The same in the copy."""
+    return [f"COPY_AT({copied.section}, {entry(i)})" for i in range(len(memory.nodes))]
+
+
+def _moved(to: list[str], taken_from: list[str]) -> list[str]:
+    """Assigns all of them, once all have been read."""
+    lines = [f"const SCALAR x{i} = {place};" for i, place in enumerate(taken_from)]
+    return [*lines, *(f"{place} = x{i};" for i, place in enumerate(to))]
 
 
 def _asked_for_places(memory: LaneMemory) -> list[str]:
     """Asks where nodes are; anew every time, see ``nothing``: registers are for other numbers."""
-    return [f"FIRST_ENTRIES({i}, nodes + nothing)" for i in _fours(memory)]
+    return asked_for(len(memory.nodes), "nodes + nothing")
 
 
 def _places(memory: LaneMemory) -> list[str]:
-    lines = [f"ENTRIES({i}, nodes)" for i in _fours(memory)]
-    return lines + [
-        f"const int at{i} = ENTRY({i // 4}, {'xyzw'[i % 4]}, {i % 4});"
-        for i in range(len(memory.nodes))
-    ]
+    return found(len(memory.nodes), "nodes")
 
 
-def asked_for(memory: LaneMemory) -> list[str]:
+def arrays_asked_for(memory: LaneMemory) -> list[str]:
     """Asks for d, s, z and y, and where their numbers are in the copy."""
     arrays = [array for copied in _COPIED for array in _arrays(memory, copied)]
     takes = [f"TAKE({array}, {rows}, {count})" for array, _, rows, count in arrays]
@@ -89,12 +91,10 @@ def taken(memory: LaneMemory) -> list[str]:
     """Takes d, s, z and y; what is not finite leaves its mark, see ``odd`` and ``lost``."""
     lines = _places(memory)
     for copied in _COPIED:
-        pairs = list(enumerate(_exchanged(memory, copied)))
-        lines.append("{")
-        lines += [f"const SCALAR x{i} = {place};" for i, (_, place) in pairs]
-        for i, (own, _) in pairs:
-            is_z = copied.of_variables == "Z" and not memory.nodes[i].is_row
-            lines.append(f"{own} = x{i}; OF_LANE({'lost' if is_z else 'odd'}) += x{i} * 0;")
+        lines += ["{", *_moved(_own(memory, copied), _in_copy(memory, copied))]
+        for i, node in enumerate(memory.nodes):
+            is_z = copied.of_variables == "Z" and not node.is_row
+            lines.append(f"OF_LANE({'lost' if is_z else 'odd'}) += x{i} * 0;")
         lines.append("}")
     return [*_block(_lines("PUT", memory)), *_block(lines)]
 
@@ -103,18 +103,9 @@ def given_back(memory: LaneMemory) -> list[str]:
     """Gives d, s, z and y back."""
     lines = _places(memory)
     for copied in _COPIED:
-        pairs = list(enumerate(_exchanged(memory, copied)))
-        lines.append("{")
-        lines += [f"const SCALAR x{i} = {own};" for i, (own, _) in pairs]
-        lines += [f"{place} = x{i};" for i, (_, place) in pairs]
-        lines.append("}")
-    return [
-        "{",
-        *_asked_for_places(memory),
-        *_block(lines),
-        *block_of_lanes(_lines("GIVE", memory)),
-        "}",
-    ]
+        lines += ["{", *_moved(_in_copy(memory, copied), _own(memory, copied)), "}"]
+    given = block_of_lanes(_lines("GIVE", memory))
+    return ["{", *_asked_for_places(memory), *_block(lines), *given, "}"]
 
 
 def moved(memory: LaneMemory) -> list[str]:

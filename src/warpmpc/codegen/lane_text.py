@@ -36,6 +36,11 @@ _MOST_KEPT = 150  # registers; a cartpole needs 144 and has no others left
 KEPT = ("l", "i", "e", "g", "s", "b", "y", "before", "behind", "u")
 
 
+def registers_of(dtype: str) -> int:
+    """Registers of a number."""
+    return {"float32": 1, "float64": 2}[dtype]
+
+
 class LaneText:
     """The text of one problem."""
 
@@ -177,8 +182,7 @@ class LaneText:
     @property
     def keeps_factor(self) -> bool:
         """Whether L stays in registers while the reduction is prepared, whose blocks need some."""
-        width = 2 if self._dtype == "float64" else 1
-        return (len(self._l) + self._m.n_interior) * width <= _MOST_KEPT
+        return (len(self._l) + self._m.n_interior) * registers_of(self._dtype) <= _MOST_KEPT
 
     def _remaining(self, work: LaneEntries) -> list[str]:
         """What the elimination leaves between separators."""

@@ -48,20 +48,27 @@ def item_width(plan: StagePlan) -> int:
     return -(-(1 + longest) // 4) * 4
 
 
-def first_entries(plan: StagePlan, name: str) -> str:
-    """Asks for the numbers of the first round."""
-    rounds = range(item_width(plan) // 4)
-    return " ".join(f"FIRST_ENTRIES({i}, {name}_in.data)" for i in rounds)
+def asked_for(count: int, table: str) -> list[str]:
+    """Asks for some numbers of a lane in a table `by_fours`."""
+    return [f"FIRST_ENTRIES({i}, {table})" for i in range(-(-count // 4))]
+
+
+def found(count: int, table: str) -> list[str]:
+    """Waits for them; then they are what `entry` says."""
+    return [f"ENTRIES({i}, {table})" for i in range(-(-count // 4))]
+
+
+def entry(i: int) -> str:
+    """Text of one of them."""
+    return f"ENTRY({i // 4}, {'xyzw'[i % 4]}, {i % 4})"
 
 
 def dispatched(plan: StagePlan, cases: Sequence[list[str]]) -> str:
     """The case of an item; ``row`` and ``next`` are the tables of this round and of the next."""
     width = item_width(plan)
-    lines = [f"ENTRIES({i}, row)" for i in range(width // 4)]
+    lines = found(width, "row")
     # Asked for before the choice, the number of the next case would be waited for at once.
     ahead = " ".join(f"NEXT_ENTRIES({i}, next)" for i in range(width // 4))
-    lines += [
-        f"const int r{i - 1} = ENTRY({i // 4}, {'xyzw'[i % 4]}, {i % 4});" for i in range(1, width)
-    ]
+    lines += [f"const int r{i - 1} = {entry(i)};" for i in range(1, width)]
     bodies = [[ahead, *(line for line in case if "= ROW(" not in line)] for case in cases]
-    return "\n".join([*lines, switch("ENTRY(0, x, 0)", bodies, default=ahead)])
+    return "\n".join([*lines, switch(entry(0), bodies, default=ahead)])

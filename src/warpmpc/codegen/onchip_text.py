@@ -19,7 +19,7 @@ from warpmpc.codegen.fused_search_text import (
 )
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.lane_checks import LaneChecks
-from warpmpc.codegen.lane_exchange import asked_for, given_back, moved, taken
+from warpmpc.codegen.lane_exchange import arrays_asked_for, given_back, moved, taken
 from warpmpc.codegen.lane_residuals import LaneResiduals
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.native_preamble import TINY, preamble
@@ -28,7 +28,7 @@ from warpmpc.codegen.onchip_couple_native import COUPLE, REDUCE
 from warpmpc.codegen.onchip_end_native import OnchipEnd, end_texts
 from warpmpc.codegen.onchip_head_native import FUNCTIONS, HEAD, INVERT
 from warpmpc.codegen.onchip_native import NO_PART, PHASES, REPORT, SOLVE
-from warpmpc.codegen.onchip_rounds import dispatched, first_entries, item_width
+from warpmpc.codegen.onchip_rounds import asked_for, dispatched, item_width
 from warpmpc.codegen.stage_module import StagePlan
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import Node
@@ -174,8 +174,7 @@ class OnchipText:
             "ladder": ", ".join(literal(step, dtype) for step in rule.ladder),
             "clear": "\n".join(self._clear()),
             "linearize": self._linearize(dtype),
-            "linearize_first": first_entries(self._plans.linearize, "linearize"),
-            "evaluate_first": first_entries(self._plans.evaluate, "evaluate"),
+            **{f"{name}_first": self._first_entries(name) for name in ("linearize", "evaluate")},
             "prepare": "\n".join(self._prepare(lane, restart=restart)),
             "eliminate": "\n".join(lane.elimination()),
             "couple": COUPLE if self._m.n_separators else nothing,
@@ -186,7 +185,7 @@ class OnchipText:
             "finish": "\n".join(self._finish(lane)),
             "save_couplings": "\n".join(residuals.save(couplings=True)),
             "save_rest": "\n".join(residuals.save(couplings=False)),
-            "ask": "\n".join(asked_for(self._m)),
+            "ask": "\n".join(arrays_asked_for(self._m)),
             "read": "\n".join(taken(self._m)),
             "move": "\n".join(moved(self._m)),
             "write": "\n".join(given_back(self._m)),
@@ -223,6 +222,10 @@ class OnchipText:
         lines.append(f"#define CHECKS {int(n.checks is not None)}")
         lines += n.checks.defines(dtype) if n.checks else []
         return "\n".join(lines)
+
+    def _first_entries(self, name: str) -> str:
+        """Asks for the numbers of the first round of a plan."""
+        return " ".join(asked_for(item_width(getattr(self._plans, name)), f"{name}_in.data"))
 
     def _inputs(self) -> str:
         """Pointers ``in1``, ... to the parameters of the problem; ``in0`` and y are in memory."""

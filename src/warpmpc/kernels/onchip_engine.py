@@ -18,17 +18,16 @@ import warp as wp
 
 from warpmpc.codegen.fused_module import Argument, FusedKernelText
 from warpmpc.codegen.fused_search_text import REPORT_ROWS
-from warpmpc.codegen.lane_text import LaneText
+from warpmpc.codegen.lane_text import LaneText, registers_of
 from warpmpc.codegen.onchip_end_native import COUNTED
 from warpmpc.codegen.onchip_native import PHASES
 from warpmpc.codegen.onchip_rounds import by_fours
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipText, onchip_head
 from warpmpc.kernels.ffi import has_gpu, launch, multiprocessors, shared_memory_limit
-from warpmpc.kernels.ldl_engine import REGISTER_FILE
+from warpmpc.kernels.ldl_engine import MAX_REGISTERS, REGISTER_FILE
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import LANES
 
-REGISTERS = 255  # per thread
 # Addresses, loop counters, temporaries: what a lane needs beside the numbers that are counted.
 _OVERHEAD = 30
 # Shared memory that CUDA and Warp take for themselves per block.
@@ -128,11 +127,11 @@ class OnchipKernel:
             batch: Problems of a launch.
             ends: Whether problems may leave before the last iteration.
         """
-        held = problems_held(self._memory, self._dtype)
-        fills = has_gpu() and batch >= multiprocessors() * held
-        if not fills or ends or self._text.has_checks:
+        if ends or self._text.has_checks or not has_gpu():
             return 1
-        return held // 2 if held >= 2 and held % 2 == 0 else 1
+        held = problems_held(self._memory, self._dtype)
+        fills = batch >= multiprocessors() * held
+        return held // 2 if fills and held >= 2 and held % 2 == 0 else 1
 
     def kernel_text(
         self, counts: OnchipCounts, names: Sequence[str], together: int = 1
@@ -232,14 +231,14 @@ def problems_at_once(memory: LaneMemory, dtype: str) -> int:
 def needed_registers(memory: LaneMemory, dtype: str) -> int:
     """About the registers that a lane needs."""
     values = sum(LaneText(memory, dtype).counted_values().values())
-    return np.dtype(dtype).itemsize // 4 * values + _OVERHEAD
+    return registers_of(dtype) * values + _OVERHEAD
 
 
 def most_registers(memory: LaneMemory, dtype: str) -> int:
     """Registers that a lane may have: fewer if more problems find room then."""
     warps = max(-(-problems_at_once(memory, dtype) // _SCHEDULERS), 1)
     shared = REGISTER_FILE // (LANES * warps * _SCHEDULERS) // 8 * 8
-    return min(max(shared, needed_registers(memory, dtype), _FEWEST), REGISTERS)
+    return min(max(shared, needed_registers(memory, dtype), _FEWEST), MAX_REGISTERS)
 
 
 def problems_held(memory: LaneMemory, dtype: str) -> int:

@@ -13,18 +13,17 @@ from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from warpmpc._errors import SettingsError
 from warpmpc.codegen.fused_search_text import REPORT_ROWS
-from warpmpc.codegen.lane_text import LaneText
+from warpmpc.codegen.lane_text import LaneText, registers_of
 from warpmpc.codegen.onchip_check_native import OnchipChecks
 from warpmpc.codegen.onchip_end_native import OnchipEnd
 from warpmpc.codegen.onchip_native import NO_PART, PHASES
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipNumbers, OnchipText
 from warpmpc.kernels.ffi import has_gpu, shared_memory_limit
+from warpmpc.kernels.ldl_engine import MAX_REGISTERS
 from warpmpc.kernels.onchip_engine import (
-    REGISTERS,
     OnchipCounts,
     OnchipKernel,
     Solved,
@@ -223,8 +222,8 @@ def onchip_obstacle(
 def onchip_drawback(memory: LaneMemory, dtype: str) -> str | None:
     """Why single launches would not be the fastest way, or None."""
     registers = needed_registers(memory, dtype)
-    if registers > REGISTERS:
-        return f"a lane needs about {registers} registers, {registers - REGISTERS} too many"
+    if registers > MAX_REGISTERS:
+        return f"a lane needs about {registers} registers, {registers - MAX_REGISTERS} too many"
     needed = shared_bytes(memory, dtype)
     if needed > STATIC_SHARED and _problems_at_once(memory, dtype) < _AT_LEAST_AT_ONCE:
         return (
@@ -244,8 +243,8 @@ def lane_memory(programs: StagePrograms) -> LaneMemory:
     text, block = LaneText(memory, programs.dtype), memory.n_separators**2
     if text.folds or not block:
         return memory
-    left = REGISTERS - needed_registers(memory, programs.dtype)
-    block *= np.dtype(programs.dtype).itemsize // 4
+    left = MAX_REGISTERS - needed_registers(memory, programs.dtype)
+    block *= registers_of(programs.dtype)
     most = max(0, min(left // block, memory.n_blocks))
     some = [memory.keeping(count) for count in range(most + 1)]
     # The first one of those that leave most room.

@@ -175,10 +175,14 @@ class StageModel:
         results = [ca.densify(ca.gradient(cost, symbols)) for symbols in (self.w, self.p)]
         return self._function(name, self._cost_inputs, results)
 
+    @cached_property
+    def _soft_number(self) -> dict[int, int]:
+        """Number of each soft row among them."""
+        return {int(row): a for a, row in enumerate(self.stage.soft_rows)}
+
     def _sides(self, i: int) -> Iterator[tuple[ca.SX, tuple[ca.SX, ca.SX] | None]]:
         """For each bound of a row: how far the row is beyond it, and its penalties if soft."""
-        stage = self.stage
-        soft = {int(row): a for a, row in enumerate(stage.soft_rows)}
+        stage, soft = self.stage, self._soft_number
         ends = (
             (stage.lower[i], -np.inf, stage.lower[i] - stage.g[i]),
             (stage.upper[i], np.inf, stage.g[i] - stage.upper[i]),
