@@ -155,6 +155,14 @@ class TestRows:
         np.testing.assert_array_equal(x, loop.x[:, STEPS // 2])
         assert np.any(start.qp.y)
 
+    @pytest.mark.parametrize(
+        ("steps", "step_s", "profiled"),
+        [(120, 1.0, 3), (120, 0.005, 10), (120, 1e-5, 15), (8, 1e-5, 3)],
+    )
+    def test_short_steps_are_profiled_more_often(self, steps, step_s, profiled):
+        """From the middle of the loop, twice as many of them do not reach its end."""
+        assert mpc_measure.profiled_steps(steps, step_s) == profiled
+
     @pytest.mark.slow
     def test_loop_is_that_of_rollout(self, bench):
         *_, kept = bench

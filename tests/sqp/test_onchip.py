@@ -246,6 +246,20 @@ def test_common_parameters_are_as_good_as_own_ones(solver, x0):
     assert np.abs(np.asarray(wanted.z) - np.asarray(solver.solve(x0).z)).max() > 1e-3
 
 
+@pytest.mark.parametrize("common", [True, False])
+def test_copies_of_parameters_change_no_bit(common, x0, monkeypatch):
+    """On chip where there is room, else from memory with each use."""
+    w = np.array([2.0, 0.3, 0.05])
+    params = {"w": w if common else np.linspace(w, 2 * w, BATCH)}
+    found = []
+    for most in (8, -1):
+        monkeypatch.setattr(module, "_MOST_HELD", most)
+        made = MPCSolver(pendulum(7), FIXED, "float64", "onchip")
+        assert bool(module.lane_memory(made.programs).held) == (most > 0)
+        found.append(made.solve(x0, params))
+    same_bits(*found)
+
+
 class TestBadInstances:
     def test_change_no_bit_of_others(self, solver, x0):
         z = np.array(solver.z_guess(x0))

@@ -9,7 +9,7 @@ import pytest
 from mpc_cases import WholeProblem
 from onchip_cases import LAYOUTS, memory_of, positions
 from warpmpc.codegen.lane_text import LaneText
-from warpmpc.symbolic.lane_memory import LaneMemory
+from warpmpc.symbolic.lane_memory import LaneMemory, Section
 from warpmpc.symbolic.lanes import LANES, Node, pair
 from warpmpc.symbolic.row_kinds import RowKind
 
@@ -24,10 +24,11 @@ class Filled:
         self.z = rng.uniform(-1, 1, self.problem.n_vars)
         self.p = rng.uniform(0.5, 1.5, self.problem.n_params)
         self.numbers = np.zeros(memory.n_rows * LANES)
-        for i, row in enumerate(memory.diagonals):
-            absent = memory.absent.view(np.uint32)[i // 32] >> np.uint32(i % 32) & np.uint32(1)
-            place = memory.offset("W", row)
-            self.numbers[place : place + LANES] = absent
+        for word, rows in enumerate(memory.diagonals):
+            for bit, row in enumerate(rows):
+                absent = memory.absent.view(np.uint32)[word] >> np.uint32(bit) & np.uint32(1)
+                place = memory.offset("W", row)
+                self.numbers[place : place + LANES] = absent
         n, m = self.problem.n_vars, self.problem.n_cons
         self.P, self.q, self.A = np.zeros((n, n)), np.zeros(n), np.zeros((m, n))
         self.lower, self.upper = np.zeros(m), np.zeros(m)
@@ -189,6 +190,20 @@ class TestMemory:
                     assert offset == m.offset("Z", m.row_of("Z", node), lane - here)
                     wanted = m.offset("X", m.place[node], lane - here)
                     assert m.of_direction(offset) == wanted
+
+
+def test_parameters_lie_behind_all_else():
+    m = filled("soft").m
+    holding = m.holding({"p": 5, "common": 40})
+    sections = holding.sections
+    assert sections["PAR"] == Section(m.n_rows, 2)  # one array behind the other, in whole rows
+    assert {name: sections[name] for name in m.sections if name != "PAR"} == {
+        name: section for name, section in m.sections.items() if name != "PAR"
+    }
+    assert holding.held_at == {"p": 0, "common": 5}
+    assert holding.n_rows == m.n_rows + 2
+    assert holding.keeping(1).held == holding.held
+    assert (m.held, m.held_at, m.sections["PAR"].count) == ({}, {}, 0)
 
 
 def test_penalties_of_soft_rows():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from warpmpc.bench.timing import Measured, Program, build, measure
 from warpmpc.kernels.loading import empty_caches
 
 BUDGET_S = 4.0  # for the timings of one loop; a slower one is timed once
-PROFILED_STEPS = 3
+PROFILED_STEPS, PROFILED_S = 3, 0.05  # at least; seconds of short steps
 
 
 class MPCCase:
@@ -152,8 +153,21 @@ def _counted(built: Built, default: Built) -> Row:
     return onchip_bytes(built.solver) if on_chip else counted_bytes(default.solver)
 
 
+def profiled_steps(steps: int, step_s: float) -> int:
+    """How many steps of a loop are profiled.
+
+    Before its first launch a program takes a while that a loop of many steps does not notice:
+    neither must a share of a few steps.
+
+    Args:
+        steps: Of the loop.
+        step_s: Seconds of one of them.
+    """
+    return max(PROFILED_STEPS, min(math.ceil(PROFILED_S / step_s), steps // 8))
+
+
 def _phases(built: Built, whole: Program, case: MPCCase, loop: MeasuredLoop) -> Row:
-    """Phases of the whole loop if it is short, otherwise of a few steps in its middle.
+    """Phases of the whole loop if it is short, otherwise of some steps in its middle.
 
     At its end systems are at rest, where rounding decides how long line searches take.
     """
@@ -162,11 +176,12 @@ def _phases(built: Built, whole: Program, case: MPCCase, loop: MeasuredLoop) -> 
         cycles = _cycles(built, (loop.rollout.x[:, -1], loop.rollout.warm_start))
         row = measure_phases(whole, (case.x0,), case.steps * iterations)
     else:
+        steps = profiled_steps(case.steps, (whole.first_call_s - whole.compile_s) / case.steps)
         _, state = build(partial(halfway, built, case.steps), case.x0)
         # Copies of what the caller keeps would be among the few steps that are profiled.
-        program, state = build(partial(continued, built, PROFILED_STEPS), *state, donated=True)
+        program, state = build(partial(continued, built, steps), *state, donated=True)
         cycles = _cycles(built, state)
-        row = measure_phases(program, state, PROFILED_STEPS * iterations)
+        row = measure_phases(program, state, steps * iterations)
     return row if cycles is None or row["reason"] is not None else split_launch(row, cycles)
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from warpmpc.codegen.lane_reduction import block_of_lanes
-from warpmpc.codegen.onchip_rounds import asked_for, entry, found
+from warpmpc.codegen.onchip_rounds import asked_for, declared, entry, forgotten, found
 from warpmpc.symbolic.lane_memory import LaneMemory
+from warpmpc.symbolic.lanes import LANES
 
 
 class _Copied(NamedTuple):
@@ -39,6 +40,12 @@ def _arrays(memory: LaneMemory, copied: _Copied) -> list[tuple[str, int, int, in
         (copied.variables, 0, rows, memory.n_vars),
         (copied.rows, rows, len(memory.rows), memory.n_cons),
     ]
+
+
+def _held(memory: LaneMemory) -> list[tuple[str, int, int, int]]:
+    """The same of parameters that have a copy, with its first number in place of its row."""
+    at = memory.held_at
+    return [(f"{n}_of", at[n], -(-count // LANES), count) for n, count in memory.held.items()]
 
 
 def _lines(how: str, memory: LaneMemory) -> list[str]:
@@ -71,24 +78,35 @@ def _moved(to: list[str], taken_from: list[str]) -> list[str]:
     return [*lines, *(f"{place} = x{i};" for i, place in enumerate(to))]
 
 
-def _asked_for_places(memory: LaneMemory) -> list[str]:
+def places_forgotten(memory: LaneMemory) -> str:
+    """Says that nobody needs what was asked for before."""
+    return forgotten(len(memory.nodes), "places")
+
+
+def places_asked_for(memory: LaneMemory) -> str:
     """Asks where nodes are; anew every time, see ``nothing``: registers are for other numbers."""
-    return asked_for(len(memory.nodes), "nodes + nothing")
+    return asked_for(len(memory.nodes), "places", "nodes + nothing")
 
 
 def _places(memory: LaneMemory) -> list[str]:
-    return found(len(memory.nodes), "nodes")
+    return found(len(memory.nodes), "places", "nodes")
 
 
 def arrays_asked_for(memory: LaneMemory) -> list[str]:
-    """Asks for d, s, z and y, and where their numbers are in the copy."""
+    """Asks for parameters, d, s, z and y, and where their numbers are in the copy."""
     arrays = [array for copied in _COPIED for array in _arrays(memory, copied)]
-    takes = [f"TAKE({array}, {rows}, {count})" for array, _, rows, count in arrays]
-    return [*takes, *_asked_for_places(memory)]
+    takes = [
+        f"TAKE({array}, {rows}, {count})" for array, _, rows, count in (*_held(memory), *arrays)
+    ]
+    return [*takes, declared(len(memory.nodes), "places"), places_asked_for(memory)]
 
 
 def taken(memory: LaneMemory) -> list[str]:
-    """Takes d, s, z and y; what is not finite leaves its mark, see ``odd`` and ``lost``."""
+    """Takes parameters, d, s, z and y.
+
+    Of the last four what is not finite leaves its mark, see ``odd`` and ``lost``.
+    """
+    held = [f"HOLD({array}, {first}, {n}, {count})" for array, first, n, count in _held(memory)]
     lines = _places(memory)
     for copied in _COPIED:
         lines += ["{", *_moved(_own(memory, copied), _in_copy(memory, copied))]
@@ -96,16 +114,15 @@ def taken(memory: LaneMemory) -> list[str]:
             is_z = copied.of_variables == "Z" and not node.is_row
             lines.append(f"OF_LANE({'lost' if is_z else 'odd'}) += x{i} * 0;")
         lines.append("}")
-    return [*_block(_lines("PUT", memory)), *_block(lines)]
+    return [*_block([*held, *_lines("PUT", memory)]), *_block(lines)]
 
 
 def given_back(memory: LaneMemory) -> list[str]:
-    """Gives d, s, z and y back."""
+    """Gives d, s, z and y back; `places_asked_for` comes before."""
     lines = _places(memory)
     for copied in _COPIED:
         lines += ["{", *_moved(_in_copy(memory, copied), _own(memory, copied)), "}"]
-    given = block_of_lanes(_lines("GIVE", memory))
-    return ["{", *_asked_for_places(memory), *_block(lines), *given, "}"]
+    return [*_block(lines), *block_of_lanes(_lines("GIVE", memory))]
 
 
 def moved(memory: LaneMemory) -> list[str]:

@@ -17,19 +17,18 @@ _JUDGE = r"""
     converged = usable && solvable && at_rest && worst_here <= TOL_VIOLATION && kkt <= TOL_KKT;
     SOFT
     if (converged) {
-        choice = 0;
+        taken = 0;
         cost_new = cost_here;
         squares_new = squares_here;
         absolute_new = absolute_here;
         worst_new = worst_here;
-    }"""
+    }
+    ++n_done;"""
 
 # Multipliers of soft rows belong to s; they say something of z only where A d is s.
 _SOFT = "converged = converged && primal <= TOL_VIOLATION;"
 
-_LEAVE = r"""    ++n_done;
-    if (converged || !accepted || !usable) break;
-"""
+_LEAVE = " && !converged && accepted && usable"
 
 # Behind all else: iterations, and whether the conditions hold.
 COUNTED = 2

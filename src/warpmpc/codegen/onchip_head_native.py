@@ -131,10 +131,15 @@ FORGET
 #define CHIEF (lane == 0)
 // Sums are taken one after the other: what is known of a place goes into the instruction.
 #define READ(base, place) __ldg((base) + place)
-// Entries of the table are asked for one round ahead.
-#define FIRST_ENTRIES(i, table) int4 ahead##i = __ldg((const int4*)(table) + (i) * 32 + lane);
-#define ENTRIES(i, table) const int4 entries##i = ahead##i;
-#define NEXT_ENTRIES(i, next) ahead##i = __ldg((const int4*)(next) + (i) * 32 + lane);
+// Entries of tables are asked for long before they are waited for: here and no earlier.
+#define PIN(x) asm volatile("" : "+r"(x));
+#define AHEAD(name, i) int4 name##i;
+// Else what might have been asked for before would keep its registers through all of an iteration.
+#define FORGET_ENTRIES(name, i) name##i = make_int4(0, 0, 0, 0);
+#define ASK(name, i, table) name##i = __ldg((const int4*)(table) + (i) * 32 + lane);
+#define ENTRIES(name, i, table)                                                             \
+    int4 entries##i = name##i;                                                              \
+    PIN(entries##i.x) PIN(entries##i.y) PIN(entries##i.z) PIN(entries##i.w)
 #define ENTRY(i, letter, number) entries##i.letter
 // Rows of an array of the caller, zero beyond it: into registers, then into the copy.
 #define TAKE(array, rows, count)                                                            \
@@ -142,10 +147,16 @@ FORGET
     UNROLL for (int i = 0; i < (rows); ++i) part_of_##array[i] = OF_ARRAY(array, i, count);
 #define PUT(section, array, first, rows, count)                                             \
     UNROLL for (int i = 0; i < (rows); ++i) COPY(section, (first) + i) = part_of_##array[i];
+#define HOLD(array, first, rows, count)                                                     \
+    UNROLL for (int i = 0; i < (rows); ++i)                                                 \
+        if (i * 32 + lane < (count)) PARAMETERS[(first) + i * 32 + lane] = part_of_##array[i];
 #define OF_LINE (128 / (int)sizeof(SCALAR))
 #define ASK_LATER(array, count)                                                             \
     ROLLED for (int i = OF_LINE * lane; i < (count); i += OF_LINE * 32)                     \
         asm volatile("prefetch.global.L2 [%0];" :: "l"((array) + i));
+#define AHEAD_LACKS(word) int lacks##word;
+#define ASK_LACKS(word) lacks##word = READ(absent_in.data, (word) * 32 + lane);
+#define LACKS(word) lacks##word
 #define NUMBER(pack) (pack)
 #define ROW_OF_LANES(row) memory[(row) * 32 + lane]
 #define MIN(a, b) LIBM(fmin)(a, b)
@@ -191,21 +202,29 @@ auto across = [](Lanes x, int h) {
 #define SYNC
 #define CHIEF true
 #define READ(base, place) (base)[place]
-#define FIRST_ENTRIES(i, table)
-#define ENTRIES(i, table) const int* entries##i = (table) + (i) * 128 + 4 * lane;
-#define NEXT_ENTRIES(i, next)
+#define PIN(x)
+#define AHEAD(name, i)
+#define FORGET_ENTRIES(name, i)
+#define ASK(name, i, table)
+#define ENTRIES(name, i, table) const int* entries##i = (table) + (i) * 128 + 4 * lane;
 #define ENTRY(i, letter, number) entries##i[number]
 #define TAKE(array, rows, count)
 #define PUT(section, array, first, rows, count)                                             \
     UNROLL for (int i = 0; i < (rows); ++i)                                                 \
         COPY(section, (first) + i) = OF_ARRAY(array, i, count);
+#define HOLD(array, first, rows, count)                                                     \
+    for (int i = lane; i < (count); i += 32) PARAMETERS[(first) + i] = array[i];
 #define ASK_LATER(array, count)
+#define AHEAD_LACKS(word)
+#define ASK_LACKS(word)
+#define LACKS(word) absent_in.data[(word) * 32 + lane]
 #define NUMBER(pack) (pack)[0]
 #define ROW_OF_LANES(row) (*(Lanes*)(memory + (row) * 32))
 #define MIN(a, b) ((b) < (a) ? (b) : (a))
 #define MAX(a, b) ((a) < (b) ? (b) : (a))
 #endif
 KEPT_NUMBERS
+#define PARAMETERS (memory + PAR_ROWS * 32)
 #define MEM(row) memory[(row) * 32 + lane]
 // Four rows at a time: what a lane clears is not its own.
 struct alignas(16) Four { SCALAR numbers[4]; };
@@ -216,8 +235,9 @@ struct alignas(16) Four { SCALAR numbers[4]; };
 // A copy of arrays of the caller in a section, 32 numbers per row; `LaneMemory.in_copy` says where
 // each one is.
 #define COPY_AT(section, place) (*(SCALAR*)((char*)(memory + section##_ROWS * 32) + (place)))
+// ``nothing`` because places would stay in registers from the first copy to the last.
 #define COPY(section, row) \
-    COPY_AT(section, ((row) * 32 + (lane ^ ((row) & 31))) * (int)sizeof(SCALAR))
+    COPY_AT(section, ((row) * 32 + ((lane + nothing) ^ ((row) & 31))) * (int)sizeof(SCALAR))
 #define OF_ARRAY(array, row, count) \
     ((row) * 32 + lane < (count) ? array[(row) * 32 + lane] : (SCALAR)0)
 #define GIVE(section, array, first, rows, count)                                            \
@@ -244,9 +264,9 @@ volatile unsigned* const ended = clocks[place_in_block][1] + (lane & 7);  // the
 #define WRITE_CLOCKS if (lane < PHASES) status_of[2 + lane] = (int)*counted;
 #else
 #define CLOCK(i)
-#define WRITE_CLOCKS
+#define WRITE_CLOCKS if (PROFILE) for (int i = 0; i < PHASES; ++i) status_of[2 + i] = 0;
 #endif
-// Whether a number is zero in all lanes; sums and largest numbers of all lanes.
+// Whether a number is zero in all lanes; sums, and the largest of numbers that are not negative.
 auto is_zero = [&](Lanes x) -> bool {
 #if defined(__CUDA_ARCH__)
     return __all_sync(ALL, x == 0);
@@ -267,7 +287,10 @@ auto summed = [&](Lanes x) -> SCALAR {
 #endif
 };
 auto largest = [&](Lanes x) -> SCALAR {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 && SINGLE
+    // Such numbers are ordered as their bits are.
+    return __int_as_float(__reduce_max_sync(ALL, __float_as_int(x)));
+#elif defined(__CUDA_ARCH__)
     #pragma unroll
     for (int h = 16; h > 0; h >>= 1) {
         const SCALAR other = __shfl_xor_sync(ALL, x, h);

@@ -26,25 +26,29 @@ SCALAR* d_of = d_io.data + problem * n_z;
 SCALAR* s_of = s_io.data + problem * n_g;
 SCALAR* y_of = y_io.data + problem * n_g;
 // All that comes from memory is asked for before any of it is waited for.
-{ask}
+const int is_active = active_in.data[problem];
 {inputs}
+{ask}
 int* status_of = status_out.data + problem * status_out.shape[1];
 SCALAR* report_of = report_out.data + problem * report_out.shape[1];
-EACH_LANE ROLLED for (int i = lane; i < status_out.shape[1]; i += 32) status_of[i] = SOLVED;
 // Zero times a number that is not finite: of d, s and y, and of z.
 Lanes odd = (Lanes)0, lost = (Lanes)0;
 {read}
-if (!active_in.data[problem] || !is_zero(lost)) {{
+if (!is_active || !is_zero(lost)) {{
     EACH_LANE ROLLED for (int i = lane; i < report_out.shape[1]; i += 32) report_of[i] = 0;
-    if (CHIEF) status_of[0] = {no_part};
+    EACH_LANE ROLLED for (int i = lane; i < status_out.shape[1]; i += 32)
+        status_of[i] = i ? 0 : {no_part};
     return;
 }}
+{rounds}
+{linearize_first}
 // The same of a problem that follows when this one has been solved.
 if (problem + FOLLOWING < z_io.shape[0]) EACH_LANE {{
     ASK_LATER(z_of + FOLLOWING * n_z, n_z)
     ASK_LATER(d_of + FOLLOWING * n_z, n_z)
     ASK_LATER(s_of + FOLLOWING * n_g, n_g)
     ASK_LATER(y_of + FOLLOWING * n_g, n_g)
+    {inputs_later}
 }}
 // What no stage writes, because a lane has no such row.
 EACH_LANE {{ CLEAR(Q_ROWS, R_ROWS - Q_ROWS) }}
@@ -53,12 +57,12 @@ if (!is_zero(odd)) ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
     MEM(X_ROWS + i) = 0;
     if (i < R_COUNT) MEM(R_ROWS + i) = 0;
 }}
-const SCALAR ladder[POINTS] = {{ 0, {ladder} }};
+const SCALAR ladder[POINTS] = {{ {ladder} }};
 int spent = 0, last_status = RUNNING;{begin}
 // At the point itself: from the first linearisation, then from searches.  Both texts round in their
 // own way, so that a step of nothing may change these numbers in the last place.
 SCALAR cost_here = 0, squares_here = 0, absolute_here = 0, worst_here = 0;
-ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
+ROLLED for (int iteration = 0;; ++iteration) {{
     int status = RUNNING;
     bool usable = false, solvable = true;
     const bool reports = REPORT_ALWAYS || iteration + 1 == n_iterations;
@@ -66,7 +70,6 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     SCALAR weight = 0, d_size = 0, z_size = 0;
     Lanes cost_of = (Lanes)0, squares_of = (Lanes)0, absolute_of = (Lanes)0, worst_of = (Lanes)0;
     SYNC
-    {linearize_first}
     EACH_LANE {{ CLEAR(W_ROWS, K_COUNT) }}
     SYNC
     EACH_LANE {{
@@ -75,7 +78,7 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     SYNC
     ROLLED for (int item = 0; item < LINEARIZE_ITEMS; item += 32) {{
         const int* __restrict__ row = linearize_in.data + item * LINEARIZE_WIDTH;
-        const int* __restrict__ next = row + (item + 32 < LINEARIZE_ITEMS) * 32 * LINEARIZE_WIDTH;
+        const bool more = item + 32 < LINEARIZE_ITEMS;
         EACH_LANE {{
             SCALAR* __restrict__ base = memory + lane;
             {linearize}
@@ -135,22 +138,22 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     SYNC
     if (reports) {{
         {report}
+    }} else {{
+        {evaluate_first}
     }}
     CLOCK(4)
     last_status = status;
     // Search along the direction: the largest step that is accepted, else the smallest or none.
-    int choice = 0;
+    SCALAR step = ladder[0], taken = 0;
     SCALAR cost_new = cost_here, squares_new = squares_here, absolute_new = absolute_here;
     SCALAR worst_new = worst_here;
     bool accepted = false;
-    ROLLED for (int point = 1; point < POINTS; ++point) {{
-        const SCALAR step = ladder[point];
+    ROLLED for (int point = 0; point < POINTS; ++point) {{
         EACH_LANE {{
             Pack cost = (Pack)0, squares = (Pack)0, absolute = (Pack)0, worst = (Pack)0;
-            {evaluate_first}
             ROLLED for (int item = 0; item < EVALUATE_ITEMS; item += 32) {{
                 const int* __restrict__ row = evaluate_in.data + item * EVALUATE_WIDTH;
-                const int* next = row + (item + 32 < EVALUATE_ITEMS) * 32 * EVALUATE_WIDTH;
+                const bool more = item + 32 < EVALUATE_ITEMS;
                 const SCALAR* __restrict__ base = memory + lane;
                 {evaluate}
             }}
@@ -167,18 +170,25 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
         const bool finite = cost - cost == 0 && squares - squares == 0;
         accepted = finite && ({accepts});
         if (usable && (accepted || ({fallback} && point + 1 == POINTS))) {{
-            choice = point;
+            taken = step;
             cost_new = cost;
             squares_new = squares;
             absolute_new = absolute;
             worst_new = worst;
         }}
         if (accepted) break;
+        if (point + 1 < POINTS) {{
+            step = ladder[point + 1];
+            {evaluate_first}
+        }}
     }}{judge}
+    const bool goes_on = iteration + 1 < n_iterations{leave};
+    {forget_places}
+    if (!goes_on) {{ {ask_places} }}
     if (CHIEF && ({reported})) {{
         SCALAR* report = report_of + (RECORD ? iteration * {report_rows} : 0);
         const SCALAR known = usable ? (SCALAR)0 : (SCALAR)NAN;
-        report[0] = ladder[choice];
+        report[0] = taken;
         report[1] = accepted && usable;
         report[2] = usable;
         report[3] = cost_new;
@@ -200,14 +210,13 @@ ROLLED for (int iteration = 0; iteration < n_iterations; ++iteration) {{
     CLOCK(5)
     // Take the step, and leave d, s and y for the next QP.
     SYNC
-    if (choice > 0) {{
-        const SCALAR taken = ladder[choice];
-        EACH_LANE {{
-            {move}
-        }}
+    if (taken > 0) EACH_LANE {{
+        {move}
     }}
     if (!usable) ROLLED for (int row = 0; row < X_COUNT; ++row) EACH_LANE MEM(X_ROWS + row) = 0;
-{leave}}}
+    if (!goes_on) break;
+    {linearize_first}
+}}
 SYNC
 {write}
 CLOCK(5)
@@ -239,6 +248,7 @@ UNROLL for (int i = 0; i < 8; ++i) of[i] = (Lanes)0;
 #define LARGEST(i, value) \
     {{ const SCALAR size = LIBM(fabs)(value); OF_LANE(of[i]) = MAX(OF_LANE(of[i]), size); }}
 {residuals}
+{evaluate_first}
 slope = summed(slope_of);
 stationarity = largest(of[0]); gradient = largest(of[1]); dual = largest(of[2]);
 primal = largest(of[3]); slack = largest(of[4]); weight = largest(of[5]);

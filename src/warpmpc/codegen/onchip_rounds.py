@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from warpmpc.codegen.emit_native import Access
-from warpmpc.codegen.fused_module import switch
 from warpmpc.codegen.stage_module import StagePlan
 from warpmpc.symbolic.lanes import LANES
+
+ROUND = "round"  # what is asked for is the next round
 
 
 def item_table(plan: StagePlan) -> np.ndarray:
@@ -48,14 +49,24 @@ def item_width(plan: StagePlan) -> int:
     return -(-(1 + longest) // 4) * 4
 
 
-def asked_for(count: int, table: str) -> list[str]:
+def declared(count: int, name: str) -> str:
+    """Room for some numbers of a lane that are asked for under a name."""
+    return " ".join(f"AHEAD({name}, {i})" for i in range(-(-count // 4)))
+
+
+def asked_for(count: int, name: str, table: str) -> str:
     """Asks for some numbers of a lane in a table `by_fours`."""
-    return [f"FIRST_ENTRIES({i}, {table})" for i in range(-(-count // 4))]
+    return " ".join(f"ASK({name}, {i}, {table})" for i in range(-(-count // 4)))
 
 
-def found(count: int, table: str) -> list[str]:
+def forgotten(count: int, name: str) -> str:
+    """Says that nobody needs them any more."""
+    return " ".join(f"FORGET_ENTRIES({name}, {i})" for i in range(-(-count // 4)))
+
+
+def found(count: int, name: str, table: str) -> list[str]:
     """Waits for them; then they are what `entry` says."""
-    return [f"ENTRIES({i}, {table})" for i in range(-(-count // 4))]
+    return [f"ENTRIES({name}, {i}, {table})" for i in range(-(-count // 4))]
 
 
 def entry(i: int) -> str:
@@ -64,11 +75,17 @@ def entry(i: int) -> str:
 
 
 def dispatched(plan: StagePlan, cases: Sequence[list[str]]) -> str:
-    """The case of an item; ``row`` and ``next`` are the tables of this round and of the next."""
+    """The case of an item.
+
+    The text around it declares ``row``, the table of this round, and whether there are ``more``.
+    """
     width = item_width(plan)
-    lines = found(width, "row")
-    # Asked for before the choice, the number of the next case would be waited for at once.
-    ahead = " ".join(f"NEXT_ENTRIES({i}, next)" for i in range(width // 4))
+    lines = found(width, ROUND, "row")
+    lines.append(f"if (more) {{ {asked_for(width, ROUND, f'row + {LANES * width}')} }}")
     lines += [f"const int r{i - 1} = {entry(i)};" for i in range(1, width)]
-    bodies = [[ahead, *(line for line in case if "= ROW(" not in line)] for case in cases]
-    return "\n".join([*lines, switch(entry(0), bodies, default=ahead)])
+    # What most lanes have comes first.  A jump by a table would wait for the table.
+    lines.append(f"int kind = {entry(0)};")
+    for i in sorted(range(len(cases)), key=lambda i: -len(plan.cases[i].stages)):
+        body = (line for line in cases[i] if "= ROW(" not in line)
+        lines += [f"if (kind == {i}) {{", *body, "} else { PIN(kind)"]
+    return "\n".join([*lines, "}" * len(cases)])

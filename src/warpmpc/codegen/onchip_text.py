@@ -19,7 +19,14 @@ from warpmpc.codegen.fused_search_text import (
 )
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.lane_checks import LaneChecks
-from warpmpc.codegen.lane_exchange import arrays_asked_for, given_back, moved, taken
+from warpmpc.codegen.lane_exchange import (
+    arrays_asked_for,
+    given_back,
+    moved,
+    places_asked_for,
+    places_forgotten,
+    taken,
+)
 from warpmpc.codegen.lane_residuals import LaneResiduals
 from warpmpc.codegen.lane_text import LaneText
 from warpmpc.codegen.native_preamble import TINY, preamble
@@ -27,8 +34,9 @@ from warpmpc.codegen.onchip_check_native import OnchipChecks, qp_texts
 from warpmpc.codegen.onchip_couple_native import COUPLE, REDUCE
 from warpmpc.codegen.onchip_end_native import OnchipEnd, end_texts
 from warpmpc.codegen.onchip_head_native import FUNCTIONS, HEAD, INVERT
+from warpmpc.codegen.onchip_inputs import OnchipInputs
 from warpmpc.codegen.onchip_native import NO_PART, PHASES, REPORT, SOLVE
-from warpmpc.codegen.onchip_rounds import asked_for, dispatched, item_width
+from warpmpc.codegen.onchip_rounds import ROUND, asked_for, declared, dispatched, item_width
 from warpmpc.codegen.stage_module import StagePlan
 from warpmpc.symbolic.lane_memory import LaneMemory
 from warpmpc.symbolic.lanes import Node
@@ -153,6 +161,7 @@ class OnchipText:
         """Keeps what the text is made from."""
         self._m, self._plans, self._rule, self._numbers = memory, plans, rule, numbers
         self.plans = [plans.linearize, plans.evaluate]
+        self._inputs = OnchipInputs(plans.names, memory)
         self.has_checks = numbers.checks is not None
 
     def body(self, dtype: str, *, record: bool, restart: bool, ends: bool = False) -> str:
@@ -170,11 +179,14 @@ class OnchipText:
         always = record or rule.weighs or soft or end is not None
         texts = {
             "invert": INVERT,
-            "inputs": self._inputs(),
+            "inputs": self._inputs.pointers(),
+            "inputs_later": self._inputs.asked_later(),
+            "rounds": self._rounds(),
             "ladder": ", ".join(literal(step, dtype) for step in rule.ladder),
             "clear": "\n".join(self._clear()),
             "linearize": self._linearize(dtype),
-            **{f"{name}_first": self._first_entries(name) for name in ("linearize", "evaluate")},
+            "linearize_first": " ".join([self._first_entries("linearize"), *self._lacks("ASK")]),
+            "evaluate_first": self._first_entries("evaluate"),
             "prepare": "\n".join(self._prepare(lane, restart=restart)),
             "eliminate": "\n".join(lane.elimination()),
             "couple": COUPLE if self._m.n_separators else nothing,
@@ -186,6 +198,8 @@ class OnchipText:
             "save_couplings": "\n".join(residuals.save(couplings=True)),
             "save_rest": "\n".join(residuals.save(couplings=False)),
             "ask": "\n".join(arrays_asked_for(self._m)),
+            "forget_places": places_forgotten(self._m),
+            "ask_places": places_asked_for(self._m),
             "read": "\n".join(taken(self._m)),
             "move": "\n".join(moved(self._m)),
             "write": "\n".join(given_back(self._m)),
@@ -198,7 +212,8 @@ class OnchipText:
         checks = LaneChecks(self._m, dtype)
         of_qp = qp_texts(loop, checks, self._numbers.checks, doubts=end is not None)
         lines = "\n".join(residuals.report())
-        report = REPORT.format(residuals=lines, checked=of_qp.pop("checked"))
+        first = texts["evaluate_first"]
+        report = REPORT.format(residuals=lines, evaluate_first=first, checked=of_qp.pop("checked"))
         texts |= {"report": report, **of_qp}
         values = {"scale": rule.scale, "slack": rule.slack, "accepts": rule.accepts}
         values |= end_texts(end, dtype, soft=soft)
@@ -212,7 +227,7 @@ class OnchipText:
         numbers = {"SIGMA": n.sigma, "OMEGA": n.relaxation, "R_ROW": row, "R_EQUAL": equal}
         numbers |= {"R_FREE": free, "SAME": n.same, "ABSENT": n.absent}
         lines = [f"#define {name} {literal(value, dtype)}" for name, value in numbers.items()]
-        lines.append(f"#define POINTS {len(self._rule.ladder) + 1}")
+        lines.append(f"#define POINTS {len(self._rule.ladder)}")
         lines.append(f"#define FOLLOWING (Offset){_FOLLOWING}")
         lines += [f"#define RECORD {int(record)}", f"#define REPORT_ALWAYS {int(always)}"]
         for name in ("linearize", "evaluate"):
@@ -223,35 +238,26 @@ class OnchipText:
         lines += n.checks.defines(dtype) if n.checks else []
         return "\n".join(lines)
 
+    def _rounds(self) -> str:
+        """Declares what is asked for ahead of rounds."""
+        width = max(item_width(plan) for plan in self.plans)
+        return " ".join([declared(width, ROUND), *self._lacks("AHEAD")])
+
+    def _lacks(self, how: str) -> list[str]:
+        return [f"{how}_LACKS({word})" for word in range(len(self._m.diagonals))]
+
     def _first_entries(self, name: str) -> str:
         """Asks for the numbers of the first round of a plan."""
-        return " ".join(asked_for(item_width(getattr(self._plans, name)), f"{name}_in.data"))
-
-    def _inputs(self) -> str:
-        """Pointers ``in1``, ... to the parameters of the problem; ``in0`` and y are in memory."""
-        lines = []
-        for i, name in enumerate(self._plans.names):
-            if name in ("z", "y"):
-                continue
-            own = f"({name}_in.shape[0] > 1 ? problem : 0) * {name}_in.shape[1]"
-            lines.append(f"const SCALAR* __restrict__ in{i} = {name}_in.data + {own};")
-        return "\n".join(lines)
-
-    def _reads(self) -> dict[str, str]:
-        return {
-            f"in{i}": "*(base + {place})" if name in ("z", "y") else f"READ(in{i}, {{place}})"
-            for i, name in enumerate(self._plans.names)
-        }
+        return asked_for(item_width(getattr(self._plans, name)), ROUND, f"{name}_in.data")
 
     def _clear(self) -> list[str]:
         """Linear costs are added up; variables that a lane does not have get a one in K."""
         m = self._m
         lines = [f"MEM(Q_ROWS + {i}) = 0;" for i, node in enumerate(m.nodes) if not node.is_row]
-        diagonals = m.diagonals
-        for word in range(-(-len(diagonals) // 32)):
-            lines.append(f"{{ const int absent = READ(absent_in.data, {word * 32} + lane);")
+        for word, diagonals in enumerate(m.diagonals):
+            lines.append(f"{{ const int absent = LACKS({word});")
             lines.append("if (absent) {")
-            for bit, row in enumerate(diagonals[32 * word : 32 * word + 32]):
+            for bit, row in enumerate(diagonals):
                 lines.append(f"if (absent & {1 << bit}u) MEM(W_ROWS + {row}) = 1;")
             lines.append("}}")
         return lines
@@ -274,7 +280,7 @@ class OnchipText:
         return dispatched(plan, cases)
 
     def _written(self, program: ScalarProgram, access: Access, dtype: str) -> list[str]:
-        lines, values = inlined(program, access, dtype, **self._reads())
+        lines, values = inlined(program, access, dtype, **self._inputs.reads())
         count = len(self._plans.outputs)
         stores = []
         outputs = zip(self._plans.outputs, access.outputs, values[:count], strict=True)
@@ -372,7 +378,9 @@ class OnchipText:
         moved = "(*(base + {place}) + step * *(base + {also}))"
         plan = self._plans.evaluate
         cases = [
-            collected(case.program, access, dtype, POINT_SUMS, **{**self._reads(), "in0": moved})
+            collected(
+                case.program, access, dtype, POINT_SUMS, **{**self._inputs.reads(), "in0": moved}
+            )
             for case, access in zip(plan.cases, plan.accesses, strict=True)
         ]
         return dispatched(plan, cases)

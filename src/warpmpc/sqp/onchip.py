@@ -29,6 +29,7 @@ from warpmpc.kernels.onchip_engine import (
     Solved,
     needed_registers,
     problems_at_once,
+    problems_held,
     shared_bytes,
 )
 from warpmpc.qp.conditioning import BOUND_LARGE, EQUALITY_TOLERANCE
@@ -51,6 +52,7 @@ _LOG = logging.getLogger(__name__)
 # Longer stage programs would have to be cut into chunks.
 _LONGEST_PROGRAM = 3000
 _MOST_AT_ONCE = 8  # as many as have all registers that a lane can have
+_MOST_HELD = 8  # rows of parameters that every solve copies
 _AT_LEAST_AT_ONCE = 4  # as many as an H200 holds of problems of 48 KB
 
 
@@ -237,7 +239,17 @@ def lane_memory(programs: StagePrograms) -> LaneMemory:
     """Where the numbers of a problem lie.
 
     Blocks of the reduction are in registers that are left, if that makes room for more problems.
+    Parameters are there, too, if that takes no room from problems.
     """
+    memory = _without_parameters(programs)
+    holding = memory.holding(programs.parameter_sizes)
+    room, room_before = (problems_held(m, programs.dtype) for m in (holding, memory))
+    is_free = room == room_before and room > 0
+    return holding if is_free and holding.sections["PAR"].count <= _MOST_HELD else memory
+
+
+def _without_parameters(programs: StagePrograms) -> LaneMemory:
+    """The same without parameters."""
     layout = LaneLayout(programs.assembly, row_kinds(programs.problem, EQUALITY_TOLERANCE))
     memory = LaneMemory(layout, eliminate_lane(layout))
     text, block = LaneText(memory, programs.dtype), memory.n_separators**2

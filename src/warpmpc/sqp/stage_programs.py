@@ -178,6 +178,14 @@ class StagePrograms:
         }
 
     @property
+    def parameter_sizes(self) -> dict[str, int]:
+        """Numbers of an instance in each array of parameters of `point_rows`."""
+        split = self._split
+        if split is None:
+            return {"p": self.problem.n_params}
+        return {"p": split.own.size, "common": split.common.size}
+
+    @property
     def _needs_y(self) -> bool:
         return self.rule.kind == "exact" and self.problem.n_cons > 0
 

@@ -11,6 +11,7 @@ every node and of every entry of K, and offsets that stage programs read from an
     H     penalties of soft rows
     R     right-hand side, between QPs multipliers
     W     entries of K, later the reduction in their place
+    PAR   parameters, if there is room: lanes see all of them
 
 Before and after all QPs Q and W are copies of the caller's arrays.
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import casadi as ca
 import numpy as np
@@ -53,6 +55,7 @@ class LaneMemory:
         entries: Rows within W of all other entries of P and A.
         incoming: Rows within W of what the lane before adds to entries and linear costs.
         kept_blocks: Blocks of the reduction that lanes keep in registers, the last ones.
+        held: Numbers of each array of parameters that has a copy here.
     """
 
     def __init__(self, layout: LaneLayout, elimination: LaneElimination):
@@ -62,7 +65,8 @@ class LaneMemory:
             layout: Which lane owns what.
             elimination: Of the interior of a lane.
         """
-        self.layout, self.elimination, self.kept_blocks = layout, elimination, 0
+        self.layout, self.elimination = layout, elimination
+        self.kept_blocks, self.held = 0, dict[str, int]()
         self.nodes = [*elimination.order, *layout.separators]
         self.place = {node: i for i, node in enumerate(self.nodes)}
         self.literals = _literals(layout)
@@ -165,10 +169,22 @@ class LaneMemory:
 
     def keeping(self, blocks: int) -> LaneMemory:
         """The same with some blocks of the reduction in registers."""
+        return self._changed(kept_blocks=blocks)
+
+    def holding(self, parameters: dict[str, int]) -> LaneMemory:
+        """The same with copies of arrays of parameters, of so many numbers each."""
+        return self._changed(held=parameters)
+
+    def _changed(self, **attributes: Any) -> LaneMemory:
         other = copy(self)
-        other.kept_blocks = blocks
-        other.__dict__.pop("sections", None)  # the one cached part that depends on it
+        other.__dict__.pop("sections", None)  # the one cached part that depends on them
+        other.__dict__.update(attributes)
         return other
+
+    @property
+    def held_at(self) -> dict[str, int]:
+        """Number within PAR that each array of parameters begins with, if it has a copy."""
+        return {name: section.first for name, section in _one_after_the_other(self.held).items()}
 
     @cached_property
     def sections(self) -> dict[str, Section]:
@@ -183,18 +199,14 @@ class LaneMemory:
             "H": len(self.soft),
             "R": self.n_interior,
             "W": max(self.dump + 1, self.stored_blocks * self.n_separators**2, n),
+            "PAR": -(-sum(self.held.values()) // LANES),
         }
-        ends = np.cumsum(list(counts.values())).tolist()
-        return {
-            name: Section(end - count, count)
-            for (name, count), end in zip(counts.items(), ends, strict=True)
-        }
+        return _one_after_the_other(counts)
 
     @property
     def n_rows(self) -> int:
         """Rows of all sections."""
-        last = self.sections["W"]
-        return last.first + last.count
+        return sum(section.count for section in self.sections.values())
 
     @property
     def n_vars(self) -> int:
@@ -298,19 +310,28 @@ class LaneMemory:
         return place ^ (place // LANES % LANES)
 
     @cached_property
-    def diagonals(self) -> list[int]:
-        """Rows within W of the diagonal entries of variables."""
-        return [self.entries[(n, n)] for n in self.nodes if (n, n) in self.entries]
+    def diagonals(self) -> list[list[int]]:
+        """Rows within W of the diagonal entries of variables, by words of `absent`."""
+        rows = [self.entries[(n, n)] for n in self.nodes if (n, n) in self.entries]
+        return [rows[i : i + 32] for i in range(0, len(rows), 32)]
 
     @cached_property
     def absent(self) -> IntArray:
         """For each lane a bit per diagonal entry: whether the lane has no such variable."""
         nodes = [n for n in self.nodes if (n, n) in self.entries]
-        words = np.zeros((-(-len(nodes) // 32), LANES), dtype=np.uint32)
+        words = np.zeros((len(self.diagonals), LANES), dtype=np.uint32)
         for i, node in enumerate(nodes):
             missing = self.node_index[self.place[node]] < 0
             words[i // 32] |= missing.astype(np.uint32) << np.uint32(i % 32)
         return words.view(np.int32)
+
+
+def _one_after_the_other(counts: dict[str, int]) -> dict[str, Section]:
+    ends = np.cumsum(list(counts.values())).tolist()
+    return {
+        name: Section(end - count, count)
+        for (name, count), end in zip(counts.items(), ends, strict=True)
+    }
 
 
 def _literals(layout: LaneLayout) -> dict[Pair, float]:
