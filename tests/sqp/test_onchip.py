@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import casadi as ca
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,8 +23,9 @@ from onchip_cases import (
     uneven,
 )
 from sqp_cases import FIXED, FIXED_QP, DenseSQP, arm, soft_arm
-from warpmpc import LineSearchSettings, MPCSolver, MPCStatus, Soft
+from warpmpc import OCP, LineSearchSettings, MPCSolver, MPCStatus, Soft
 from warpmpc.codegen import lane_text
+from warpmpc.kernels.ffi import has_gpu
 from warpmpc.sqp import onchip as module
 from warpmpc.systems import car, cartpole
 
@@ -246,18 +248,35 @@ def test_common_parameters_are_as_good_as_own_ones(solver, x0):
     assert np.abs(np.asarray(wanted.z) - np.asarray(solver.solve(x0).z)).max() > 1e-3
 
 
+def windy():
+    """A pendulum with more parameters than lanes."""
+    x, u, wind = ca.SX.sym("x", 2), ca.SX.sym("u"), ca.SX.sym("wind", 70)
+    ocp = OCP(x, u, {"wind": wind}, horizon=3, dt=0.1)
+    ocp.set_dynamics(ca.vertcat(x[1], ca.sin(x[0]) + u), integrator="euler")
+    ocp.add_cost(x[0] ** 2 + ca.dot(wind, ca.DM(np.cos(np.arange(70)))) * x[1] + u**2)
+    return ocp
+
+
 @pytest.mark.parametrize("common", [True, False])
 def test_copies_of_parameters_change_no_bit(common, x0, monkeypatch):
     """On chip where there is room, else from memory with each use."""
-    w = np.array([2.0, 0.3, 0.05])
-    params = {"w": w if common else np.linspace(w, 2 * w, BATCH)}
+    wind = np.random.default_rng(1).uniform(-1, 1, (BATCH, 70))
     found = []
-    for most in (8, -1):
+    for most in (8, 2):
         monkeypatch.setattr(module, "_MOST_HELD", most)
-        made = MPCSolver(pendulum(7), FIXED, "float64", "onchip")
-        assert bool(module.lane_memory(made.programs).held) == (most > 0)
-        found.append(made.solve(x0, params))
+        made = MPCSolver(windy(), FIXED, "float64", "onchip")
+        assert bool(module.lane_memory(made.programs).held) == (most == 8)
+        found.append(made.solve(x0, {"wind": wind[0] if common else wind}))
     same_bits(*found)
+    exact = MPCSolver(windy(), FIXED, "float64", "staged")
+    check_equal(found[0], exact.solve(x0, {"wind": wind[0] if common else wind}))
+
+
+def test_no_clock_on_the_cpu(solver, x0):
+    """Cycles are zero, also of instances that take no part: nobody else writes them."""
+    start = solver.cold_start(solver.z_guess(x0))
+    start = replace(start, z=start.z.at[3].set(np.nan))
+    assert has_gpu() or set(solver.phase_cycles(x0, start).values()) == {0.0}
 
 
 class TestBadInstances:

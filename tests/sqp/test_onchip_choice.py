@@ -73,6 +73,22 @@ class TestRefusals:
             MPCSolver(pendulum(3), dtype="float64", engine="onchip")
 
 
+def test_parameters_take_no_room_from_problems(monkeypatch):
+    """They are copied unless fewer problems are held, or kernels may not declare as much."""
+    made = cartpole.make()
+    programs = MPCSolver(made.problem, made.settings, "float32", "staged").programs
+    memory = module.lane_memory(programs)
+    assert memory.held == programs.parameter_sizes
+    size = onchip_engine.shared_bytes(memory, "float32")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "STATIC_SHARED", size - 1)
+        assert not module.lane_memory(programs).held
+    room = onchip_engine.problems_held(memory, "float32") * (size + 2048) - 1024
+    for limit, is_held in ((room, True), (room - 1, False)):
+        monkeypatch.setattr(onchip_engine, "shared_memory_limit", lambda limit=limit: limit)
+        assert bool(module.lane_memory(programs).held) == is_held
+
+
 def test_nothing_to_tune():
     with pytest.raises(SettingsError, match='Nothing to tune: engine="onchip" has one shape'):
         MPCSolver(pendulum(3), FIXED, "float64", "onchip").tune(100)

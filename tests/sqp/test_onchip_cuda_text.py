@@ -52,4 +52,7 @@ def test_compiles_for_a_gpu(name, folded, tmp_path, monkeypatch):
     module = text.kernel().module
     wp.compile_aot_module(module, arch=HOPPER, module_dir=tmp_path, use_ptx=True)
     (found,) = tmp_path.glob("*.ptx")
-    assert "prefetch.global.L2" in found.read_text(errors="replace")
+    native = found.read_text(errors="replace")
+    assert "prefetch.global.L2" in native
+    assert ("redux.sync.max.s32" in native) == (dtype == "float32")
+    assert "brx.idx" not in native  # a jump by a table waits for the table

@@ -176,8 +176,9 @@ def _phases(built: Built, whole: Program, case: MPCCase, loop: MeasuredLoop) -> 
         cycles = _cycles(built, (loop.rollout.x[:, -1], loop.rollout.warm_start))
         row = measure_phases(whole, (case.x0,), case.steps * iterations)
     else:
-        steps = profiled_steps(case.steps, (whole.first_call_s - whole.compile_s) / case.steps)
-        _, state = build(partial(halfway, built, case.steps), case.x0)
+        half, state = build(partial(halfway, built, case.steps), case.x0)
+        half_s = half.first_call_s - half.compile_s
+        steps = profiled_steps(case.steps, half_s / (case.steps // 2))
         # Copies of what the caller keeps would be among the few steps that are profiled.
         program, state = build(partial(continued, built, steps), *state, donated=True)
         cycles = _cycles(built, state)

@@ -170,12 +170,11 @@ class FusedKernelText:
         )
 
 
-def switch(kind: str, cases: Sequence[Sequence[str]], default: str = "") -> str:
-    """One of several texts, each with its own names, or another one."""
+def switch(kind: str, cases: Sequence[Sequence[str]]) -> str:
+    """One of several texts, each with its own names, or none."""
     lines = [f"switch ({kind}) {{"]
     for number, case in enumerate(cases):
         lines += [f"case {number}: {{", *case, "} break;"]
-    lines += [f"default: {{ {default} }}"] if default else []
     return "\n".join([*lines, "}"])
 
 

@@ -131,7 +131,7 @@ FORGET
 #define CHIEF (lane == 0)
 // Sums are taken one after the other: what is known of a place goes into the instruction.
 #define READ(base, place) __ldg((base) + place)
-// Entries of tables are asked for long before they are waited for: here and no earlier.
+// Entries of tables are asked for long before somebody waits for them; PIN: not earlier than here.
 #define PIN(x) asm volatile("" : "+r"(x));
 #define AHEAD(name, i) int4 name##i;
 // Else what might have been asked for before would keep its registers through all of an iteration.

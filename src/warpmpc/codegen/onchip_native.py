@@ -25,7 +25,7 @@ SCALAR* z_of = z_io.data + problem * n_z;
 SCALAR* d_of = d_io.data + problem * n_z;
 SCALAR* s_of = s_io.data + problem * n_g;
 SCALAR* y_of = y_io.data + problem * n_g;
-// All that comes from memory is asked for before any of it is waited for.
+// All arrays of the caller are asked for before any of them is waited for.
 const int is_active = active_in.data[problem];
 {inputs}
 {ask}
@@ -248,6 +248,7 @@ UNROLL for (int i = 0; i < 8; ++i) of[i] = (Lanes)0;
 #define LARGEST(i, value) \
     {{ const SCALAR size = LIBM(fabs)(value); OF_LANE(of[i]) = MAX(OF_LANE(of[i]), size); }}
 {residuals}
+// Here because the products need their registers, and the exchanges below hide the waiting.
 {evaluate_first}
 slope = summed(slope_of);
 stationarity = largest(of[0]); gradient = largest(of[1]); dual = largest(of[2]);

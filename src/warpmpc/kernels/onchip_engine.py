@@ -20,6 +20,7 @@ from warpmpc.codegen.fused_module import Argument, FusedKernelText
 from warpmpc.codegen.fused_search_text import REPORT_ROWS
 from warpmpc.codegen.lane_text import LaneText, registers_of
 from warpmpc.codegen.onchip_end_native import COUNTED
+from warpmpc.codegen.onchip_inputs import OF_LANES
 from warpmpc.codegen.onchip_native import PHASES
 from warpmpc.codegen.onchip_rounds import by_fours
 from warpmpc.codegen.onchip_text import STATIC_SHARED, OnchipText, onchip_head
@@ -146,7 +147,7 @@ class OnchipKernel:
             title="All SQP iterations of an MPC problem in one launch, one warp per problem.",
             dtype=self._dtype,
             inputs=[
-                *(Argument(f"{name}_in") for name in names if name not in ("z", "y")),
+                *(Argument(f"{name}_in") for name in names if name not in OF_LANES),
                 Argument("active_in", "whole"),
                 *(Argument(name, "table") for name in tables),
                 *(Argument(name, "number") for name in numbers),
@@ -192,7 +193,7 @@ class OnchipKernel:
         names = list(point)
         batch = point["z"].shape[0]
         records = len(REPORT_ROWS) * (counts.sqp if counts.record else 1)
-        given = [array for name, array in point.items() if name not in ("z", "y")]
+        given = [array for name, array in point.items() if name not in OF_LANES]
         together = self.together(batch, ends=counts.ends)
         z, d, s, y, report, status = launch(
             self._kernel(counts, names, together),

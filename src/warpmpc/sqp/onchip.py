@@ -239,13 +239,17 @@ def lane_memory(programs: StagePrograms) -> LaneMemory:
     """Where the numbers of a problem lie.
 
     Blocks of the reduction are in registers that are left, if that makes room for more problems.
-    Parameters are there, too, if that takes no room from problems.
+    Parameters have a copy in shared memory if that takes no room from problems.
     """
     memory = _without_parameters(programs)
     holding = memory.holding(programs.parameter_sizes)
-    room, room_before = (problems_held(m, programs.dtype) for m in (holding, memory))
-    is_free = room == room_before and room > 0
-    return holding if is_free and holding.sections["PAR"].count <= _MOST_HELD else memory
+    if holding.sections["PAR"].count > _MOST_HELD:
+        return memory
+    both = (memory, holding)
+    room, room_left = (problems_held(m, programs.dtype) for m in both)
+    # More than a kernel may declare is a drawback, see `onchip_drawback`.
+    is_more = [shared_bytes(m, programs.dtype) > STATIC_SHARED for m in both]
+    return holding if 0 < room == room_left and is_more[0] == is_more[1] else memory
 
 
 def _without_parameters(programs: StagePrograms) -> LaneMemory:
