@@ -146,9 +146,9 @@ def compiled(name: str, together: int, folder: Path, *, profile: bool) -> Path:
     return cubin
 
 
-def described(cubin: Path) -> str:
-    """One line on a kernel."""
-    command = [disassembler(), "-c", "-hex", str(cubin)]
+def described(cubin: Path, program: str) -> str:
+    """One line on a kernel, by a disassembler."""
+    command = [program, "-c", "-hex", str(cubin)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     code, labels = parsed(text.splitlines())
     registers = 1 + max(int(r) for i in code for r in _REGISTER.findall(i.text))
@@ -167,10 +167,11 @@ def main() -> int:
     parser.add_argument("--together", type=int, default=1, help="problems of a block")
     parser.add_argument("--profile", action="store_true", help="the kernel that counts cycles")
     options = parser.parse_args()
+    program = disassembler()  # looked for before the work
     for name in options.systems:
         with tempfile.TemporaryDirectory() as folder:
             cubin = compiled(name, options.together, Path(folder), profile=options.profile)
-            sys.stdout.write(f"{name}: {described(cubin)}\n")
+            sys.stdout.write(f"{name}: {described(cubin, program)}\n")
     return 0
 
 

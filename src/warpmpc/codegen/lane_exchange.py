@@ -26,6 +26,7 @@ class _Copied(NamedTuple):
     of_rows: str  # section of the rows
 
 
+_PLACES = "places"  # what is asked for: where nodes are in the copy
 _COPIED = (_Copied("Q", "d_of", "s_of", "X", "X"), _Copied("W", "z_of", "y_of", "Z", "R"))
 
 
@@ -80,16 +81,16 @@ def _moved(to: list[str], taken_from: list[str]) -> list[str]:
 
 def places_forgotten(memory: LaneMemory) -> str:
     """Says that nobody needs what was asked for before."""
-    return forgotten(len(memory.nodes), "places")
+    return forgotten(len(memory.nodes), _PLACES)
 
 
 def places_asked_for(memory: LaneMemory) -> str:
     """Asks where nodes are; anew every time, see ``nothing``: registers are for other numbers."""
-    return asked_for(len(memory.nodes), "places", "nodes + nothing")
+    return asked_for(len(memory.nodes), _PLACES, "nodes + nothing")
 
 
 def _places(memory: LaneMemory) -> list[str]:
-    return found(len(memory.nodes), "places", "nodes")
+    return found(len(memory.nodes), _PLACES, "nodes")
 
 
 def arrays_asked_for(memory: LaneMemory) -> list[str]:
@@ -98,7 +99,7 @@ def arrays_asked_for(memory: LaneMemory) -> list[str]:
     takes = [
         f"TAKE({array}, {rows}, {count})" for array, _, rows, count in (*_held(memory), *arrays)
     ]
-    return [*takes, declared(len(memory.nodes), "places"), places_asked_for(memory)]
+    return [*takes, declared(len(memory.nodes), _PLACES), places_asked_for(memory)]
 
 
 def taken(memory: LaneMemory) -> list[str]:

@@ -49,24 +49,29 @@ def item_width(plan: StagePlan) -> int:
     return -(-(1 + longest) // 4) * 4
 
 
+def _fours(count: int) -> range:
+    """Numbers of the loads that so many numbers of a lane take."""
+    return range(-(-count // 4))
+
+
 def declared(count: int, name: str) -> str:
     """Room for some numbers of a lane that are asked for under a name."""
-    return " ".join(f"AHEAD({name}, {i})" for i in range(-(-count // 4)))
+    return " ".join(f"AHEAD({name}, {i})" for i in _fours(count))
 
 
 def asked_for(count: int, name: str, table: str) -> str:
     """Asks for some numbers of a lane in a table `by_fours`."""
-    return " ".join(f"ASK({name}, {i}, {table})" for i in range(-(-count // 4)))
+    return " ".join(f"ASK({name}, {i}, {table})" for i in _fours(count))
 
 
 def forgotten(count: int, name: str) -> str:
     """Says that nobody needs them any more."""
-    return " ".join(f"FORGET_ENTRIES({name}, {i})" for i in range(-(-count // 4)))
+    return " ".join(f"FORGET_ENTRIES({name}, {i})" for i in _fours(count))
 
 
 def found(count: int, name: str, table: str) -> list[str]:
     """Waits for them; then they are what `entry` says."""
-    return [f"ENTRIES({name}, {i}, {table})" for i in range(-(-count // 4))]
+    return [f"ENTRIES({name}, {i}, {table})" for i in _fours(count)]
 
 
 def entry(i: int) -> str:

@@ -243,13 +243,14 @@ def lane_memory(programs: StagePrograms) -> LaneMemory:
     """
     memory = _without_parameters(programs)
     holding = memory.holding(programs.parameter_sizes)
-    if holding.sections["PAR"].count > _MOST_HELD:
-        return memory
-    both = (memory, holding)
-    room, room_left = (problems_held(m, programs.dtype) for m in both)
-    # More than a kernel may declare is a drawback, see `onchip_drawback`.
-    is_more = [shared_bytes(m, programs.dtype) > STATIC_SHARED for m in both]
-    return holding if 0 < room == room_left and is_more[0] == is_more[1] else memory
+    room, room_left = (_room(m, programs.dtype) for m in (memory, holding))
+    is_short = holding.sections["PAR"].count <= _MOST_HELD
+    return holding if is_short and room == room_left and room[0] else memory
+
+
+def _room(memory: LaneMemory, dtype: str) -> tuple[int, bool]:
+    """Problems that a multiprocessor holds; whether one takes more than `onchip_drawback` likes."""
+    return problems_held(memory, dtype), shared_bytes(memory, dtype) > STATIC_SHARED
 
 
 def _without_parameters(programs: StagePrograms) -> LaneMemory:
