@@ -1,0 +1,224 @@
+"""Write the source of every generated kernel to a folder, and compare two such folders.
+
+    python tools/kernel_sources.py write FOLDER [--systems pendulum cartpole ...]
+    python tools/kernel_sources.py compare OLD NEW
+
+The sources are those that Warp hands to its compilers, for the CPU and for CUDA, of all systems,
+engines and both dtypes.  Nothing is compiled and no GPU is needed.  Two trees whose folders are
+equal run the same kernels, so this is the proof that moving code has changed nothing.  Numbers that
+only count functions of a process, and hashes of Warp, are taken out of the sources.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+import warp as wp
+from warp._src import context
+
+from warpmpc import LDLSettings, LDLSolver, MPCSolver, SettingsError, StagedSettings, systems
+from warpmpc.kernels.onchip_engine import OnchipKernel
+
+SYSTEMS = ("pendulum", "car", "linear", "cartpole", "quadrotor", "quadrotor_obstacles")
+DTYPES = ("float32", "float64")
+BATCH = 33  # two tiles
+CHECK_EVERY = 10
+TOGETHER = 4  # on-chip problems of a block, which only a GPU would choose
+INDEX = "index.json"
+
+# The engines and what is asked of them: arguments of `MPCSolver`, fields of its `SQPSettings`, and
+# iterations between checks of the residuals.
+Case = tuple[dict[str, Any], dict[str, Any], int]
+CASES: dict[str, Case] = {
+    "three_launch": ({"engine": "staged"}, {}, 0),
+    "three_launch_checked": ({"engine": "staged"}, {}, CHECK_EVERY),
+    "three_launch_two_sides": (
+        {"engine": "staged", "staged": StagedSettings(sides=2)},
+        {},
+        CHECK_EVERY,
+    ),
+    "staged": ({"engine": "staged"}, {"fused": False}, CHECK_EVERY),
+    "panels": ({"engine": "staged", "staged": StagedSettings(code="rolled")}, {}, CHECK_EVERY),
+    "sparse": ({"engine": "sparse"}, {}, CHECK_EVERY),
+    "dense": ({"engine": "dense"}, {}, CHECK_EVERY),
+    "onchip": ({"engine": "onchip"}, {"convexify": "gershgorin"}, 0),
+    "onchip_blocks": ({"engine": "onchip"}, {"convexify": "gershgorin"}, 0),
+    "onchip_merit": ({"engine": "onchip"}, {"convexify": "gershgorin", "record": True}, 0),
+    "onchip_converging": (
+        {"engine": "onchip"},
+        {"convexify": "gershgorin", "mode": "converge"},
+        CHECK_EVERY,
+    ),
+}
+
+
+class Recorder:
+    """Keeps the source of every kernel that is made while it is active."""
+
+    def __init__(self, folder: Path):
+        """Starts to listen; kernels are no longer compiled in this process."""
+        self._folder, self._made, self.index = folder, [], {}
+        folder.mkdir(parents=True, exist_ok=True)
+        original = context.Kernel.__init__
+        made = self._made
+
+        def remember(kernel: Any, *args: Any, **options: Any) -> None:
+            original(kernel, *args, **options)
+            made.append(kernel)
+
+        context.Kernel.__init__ = remember
+        context.Module.load = lambda *_, **__: True
+
+    def write(self, case: str) -> None:
+        """Writes what was made since the last call, under the name of a case."""
+        for kernel in self._made:
+            for target in ("cpu", "cuda"):
+                source = normalised(source_of(kernel, target))
+                digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+                suffix = "cpp" if target == "cpu" else "cu"
+                name = f"{kernel.key.rpartition('__locals__')[2]}_{digest}.{suffix}"
+                (self._folder / name).write_text(source)
+                self.index.setdefault(case, []).append(name)
+        self._made.clear()
+
+
+def source_of(kernel: Any, target: str) -> str:
+    """What Warp hands to the compiler of a target."""
+    module = kernel.module
+    block = 1 if target == "cpu" else 256
+    options = module.resolve_options(wp.config, block_dim=block)
+    options = options | {"output_arch": None if target == "cpu" else 90, "block_dim": block}
+    builder = context.ModuleBuilder(module, options, target=target)
+    registers = f"// options: {kernel.options}\n"
+    return registers + builder.codegen(target)
+
+
+def normalised(source: str) -> str:
+    """A source without the numbers and hashes that differ between processes and file names."""
+    source = re.sub(r"\w+__locals__(\w+)", r"\1", source)
+    source = re.sub(r"^#line.*\n", "", source, flags=re.MULTILINE)
+    source = re.sub(r"//[^\n]*\.py:\d+.*", "//", source)
+    source = re.sub(r"\b(\w+?)_[0-9a-f]{8}\b(?=_cpu|_cuda|\b)", r"\1", source)
+    names = sorted(set(re.findall(r"static (?:CUDA_CALLABLE )?\w+ (\w+)_\d+\(", source)))
+    for name in names:
+        source = re.sub(rf"\b{name}_\d+\(", f"{name}(", source)
+    return source
+
+
+def trace(solver: MPCSolver, x0: np.ndarray) -> None:
+    """Makes the kernels of a solve without compiling or running any."""
+    jax.eval_shape(lambda x: solver.solve(x).z, jnp.asarray(x0, dtype=solver.dtype))
+
+
+def mpc_cases(name: str, dtype: str) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The solvers of one system, and what makes their kernels."""
+    system = systems.make(name)
+    x0 = system.sample(BATCH, 0)
+    for case, (arguments, fields, check_every) in CASES.items():
+        qp = replace(system.settings.qp_settings(dtype), check_every=check_every)
+        settings = replace(system.settings, qp=qp, **fields)
+        if case.endswith("merit"):
+            search = replace(settings.line_search, kind="merit")
+            settings = replace(settings, line_search=search)
+
+        together = TOGETHER if case == "onchip_blocks" else 1
+
+        def make(
+            arguments: dict[str, Any] = arguments, settings: Any = settings, together: int = together
+        ) -> None:
+            OnchipKernel.together = lambda *_, **__: together
+            solver = MPCSolver(system.problem, settings, dtype, **arguments)
+            trace(solver, x0)
+            trace_gradient(solver, x0)
+
+        yield f"{name}/{dtype}/{case}", make
+
+
+def trace_gradient(solver: MPCSolver, x0: np.ndarray) -> None:
+    """Makes the kernels of a gradient."""
+
+    def cost(x: jax.Array) -> jax.Array:
+        return solver.solve(x).z.sum()
+
+    jax.eval_shape(jax.grad(cost), jnp.asarray(x0, dtype=solver.dtype))
+
+
+def ldl_cases(dtype: str) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The table-driven LDL' kernels with each of their options."""
+    rng = np.random.default_rng(0)
+    dense = rng.random((30, 30)) < 0.2
+    K = sp.csc_matrix(np.triu(dense + dense.T + 30 * np.eye(30)))
+    options = {"plain": {}, "batch_first": {"layout": "batch_first"}, "no_levels": {"level_scheduling": False}}
+    for name, given in options.items():
+        def make(given: dict[str, Any] = given) -> None:
+            solver = LDLSolver(K, dtype=dtype, settings=LDLSettings(**given))
+            values = jnp.zeros((BATCH, solver.nnz), dtype=dtype)
+            rhs = jnp.zeros((BATCH, solver.n), dtype=dtype)
+            jax.eval_shape(lambda v, r: solver.solve(solver.factor(v), r), values, rhs)
+
+        yield f"ldl/{dtype}/{name}", make
+
+
+def write(folder: Path, names: list[str]) -> int:
+    """Writes all sources of some systems."""
+    jax.config.update("jax_enable_x64", True)
+    wp.init()
+    recorder = Recorder(folder)
+    for dtype in DTYPES:
+        cases = [case for name in names for case in mpc_cases(name, dtype)]
+        for case, make in [*cases, *ldl_cases(dtype)]:
+            try:
+                make()
+            except SettingsError as error:
+                recorder.index[case] = [f"refused: {error}"]
+            recorder.write(case)
+            sys.stdout.write(f"{case}: {len(recorder.index.get(case, []))}\n")
+            sys.stdout.flush()
+    (folder / INDEX).write_text(json.dumps(recorder.index, indent=1, sort_keys=True))
+    return 0
+
+
+def compare(old: Path, new: Path) -> int:
+    """Prints what differs between two folders; 1 if anything does."""
+    first, second = (json.loads((folder / INDEX).read_text()) for folder in (old, new))
+    n_different = 0
+    for case in sorted({*first, *second}):
+        before, after = set(first.get(case, [])), set(second.get(case, []))
+        for name in sorted(before ^ after):
+            n_different += 1
+            sys.stdout.write(f"{case}: only in {'OLD' if name in before else 'NEW'}: {name}\n")
+    n_sources = len({name for names in second.values() for name in names})
+    sys.stdout.write(f"{n_sources} sources, {n_different} differences\n")
+    return int(n_different > 0)
+
+
+def main() -> int:
+    """Runs the subcommand."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    commands = parser.add_subparsers(dest="command", required=True)
+    writer = commands.add_parser("write", help="write the sources of this tree")
+    writer.add_argument("folder", type=Path)
+    writer.add_argument("--systems", nargs="*", default=list(SYSTEMS))
+    comparer = commands.add_parser("compare", help="compare two folders")
+    comparer.add_argument("old", type=Path)
+    comparer.add_argument("new", type=Path)
+    options = parser.parse_args()
+    if options.command == "write":
+        return write(options.folder, options.systems)
+    return compare(options.old, options.new)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
