@@ -22,10 +22,10 @@ import jax
 import numpy as np
 
 from warpmpc import systems
-from warpmpc.bench.record import append_row, machine
-from warpmpc.sqp.solver import MPCSolver
-from warpmpc.sqp.types import MPCStatus, Solution
+from warpmpc.mpc.solver import MPCSolver
+from warpmpc.mpc.types import MPCStatus, Solution
 from warpmpc.systems import System
+from warpmpc_bench.common.record import append_row, machine
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # the oracles live with the tests

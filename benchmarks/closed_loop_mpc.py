@@ -21,7 +21,7 @@ import numpy as np
 
 import warpmpc as wm
 from warpmpc import systems
-from warpmpc.bench.record import append_row, machine
+from warpmpc_bench.common.record import append_row, machine
 
 # name: system, batch, seed, (SQP iterations, ADMM iterations) or None for those of the system
 RUNS: dict[str, tuple[str, int, int, tuple[int, int] | None]] = {

@@ -25,11 +25,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc import MPCSolver, MPCWarmStart, Solution
-from warpmpc.bench.checking import spread
-from warpmpc.bench.mpc_accuracy import CONTROL_LIMITS
-from warpmpc.bench.mpc_setup import MPCSetup
-from warpmpc.bench.record import append_row, machine
-from warpmpc.bench.timing import allocator_peak_bytes
+from warpmpc_bench.common.checking import spread
+from warpmpc_bench.common.record import append_row, machine
+from warpmpc_bench.common.timing import allocator_peak_bytes
+from warpmpc_bench.mpc.accuracy import CONTROL_LIMITS
+from warpmpc_bench.mpc.setup import MPCSetup
 
 DTYPE, SAMPLE = "float32", 256
 

@@ -26,10 +26,10 @@ from typing import NamedTuple
 import warp as wp
 
 from warpmpc import MPCSolver
-from warpmpc.bench.mpc_setup import MPCSetup
-from warpmpc.kernels.loading import start_warp
-from warpmpc.kernels.onchip_engine import OnchipCounts
-from warpmpc.sqp.onchip import OnchipIteration
+from warpmpc.engines.onchip.launch import OnchipCounts
+from warpmpc.engines.runtime.loading import start_warp
+from warpmpc.mpc.sqp.onchip import OnchipIteration
+from warpmpc_bench.mpc.setup import MPCSetup
 
 HOPPER = 90
 DISASSEMBLER = "nvidia-cuda-nvdisasm"

@@ -10,23 +10,23 @@ solutions, so that a clean report is one of a run that did the work.  Without CU
 import numpy as np
 import warp as wp
 
-from warpmpc.kernels.ldl_engine import (
-    LaunchShape,
-    factor_tables,
-    solve_tables,
-    window_tables,
-)
-from warpmpc.kernels.ldl_kernels import (
+from warpmpc.engines.ldl.kernels import (
     factor_kernel,
     solve_kernel,
     window_kernel,
     window_scratch,
 )
+from warpmpc.engines.ldl.launch import (
+    LaunchShape,
+    factor_tables,
+    solve_tables,
+    window_tables,
+)
+from warpmpc.engines.ldl.schedule import build_schedule
+from warpmpc.engines.ldl.window import build_window
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import symmetric_upper
-from warpmpc.symbolic.schedule import build_schedule
-from warpmpc.symbolic.window import build_window
 from warpmpc.systems.patterns import cartpole
 
 TILES = 2

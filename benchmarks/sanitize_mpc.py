@@ -19,7 +19,7 @@ import numpy as np
 from warp_only import warp_only
 
 from warpmpc import MPCSolver, StagedSettings, systems
-from warpmpc.kernels.onchip_engine import OnchipKernel
+from warpmpc.engines.onchip.launch import OnchipKernel
 
 BATCHES, ON_CHIP = (1, 33), (1, 5)  # where each problem is a warp of its own
 ITERATIONS = {"sqp_iter": 2, "admm_iter": 4}  # the tools take a thousand times as long

@@ -11,16 +11,16 @@ iterates, so that a clean report is one of a run that did the work.  Without CUD
 import numpy as np
 import warp as wp
 
-from warpmpc.codegen.staged_text import factor_text, iteration_text, side_layout
-from warpmpc.kernels.rolled_kernels import panel_admm_kernel, panel_factor_kernel
-from warpmpc.kernels.rolled_model import factor_bytes, loop_bytes, scratch_numbers, window_rows
-from warpmpc.kernels.staged_kernels import staged_admm_kernel, staged_factor_kernel
+from warpmpc.engines.panels.factor_plan import deal_factor, panel_factor
+from warpmpc.engines.panels.kernels import panel_admm_kernel, panel_factor_kernel
+from warpmpc.engines.panels.shape import factor_bytes, loop_bytes, scratch_numbers, window_rows
+from warpmpc.engines.panels.sweep_plan import PanelNodes, deal, panel_items
+from warpmpc.engines.staged.kernels import staged_admm_kernel, staged_factor_kernel
+from warpmpc.engines.staged.stage_source import factor_text, iteration_text, side_layout
 from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.panel_factor import deal_factor, panel_factor
-from warpmpc.symbolic.panel_sweeps import PanelNodes, deal, panel_items
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.program import product_terms
-from warpmpc.symbolic.stage_program import build_stage_program
+from warpmpc.symbolic.stage_elimination import build_stage_program
+from warpmpc.symbolic.storage_order import product_terms
 from warpmpc.systems.patterns import cartpole
 
 TILES, ITERATIONS, CHECK_EVERY, LEAD = 2, 6, 3, 2

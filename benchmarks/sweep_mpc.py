@@ -14,10 +14,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from warpmpc.bench import mpc_plot
-from warpmpc.bench.mpc_ablation import plot_ablation
-from warpmpc.bench.mpc_variants import VARIANTS
 from warpmpc.cli.main import main as command
+from warpmpc_bench.mpc import plot as mpc_plot
+from warpmpc_bench.mpc.ablation import plot_ablation
+from warpmpc_bench.mpc.variants import VARIANTS
 
 # Batch sizes and steps of the timed loops: enough for a stable rate, few enough for one session.
 SMALL, LARGE = "1,10,100,1000,4000,10000", "32000,100000,300000"

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 import warp as wp
 
-from warpmpc.kernels import ffi
+from warpmpc.engines.runtime import ffi
 
 # A callback that looks at its arguments would wait for the thread that it keeps busy.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -34,7 +34,7 @@ def launch(
     block: int,
     in_out: tuple[str, ...] = (),
 ) -> tuple[jax.Array, ...]:
-    """Takes the place of `kernels.ffi.launch`."""
+    """Takes the place of `engines.runtime.ffi.launch`."""
     arrays = [value for value in inputs if isinstance(value, jax.Array)]
     kinds = {argument.label: argument.type for argument in kernel.adj.args}
     changed = arrays[len(arrays) - len(in_out) :]
@@ -66,7 +66,7 @@ def warp_only() -> Iterator[None]:
     users = [
         module
         for name, module in list(sys.modules.items())
-        if name.startswith("warpmpc.kernels.") and getattr(module, "launch", None) is ffi.launch
+        if name.startswith("warpmpc.engines.") and getattr(module, "launch", None) is ffi.launch
     ]
     with ExitStack() as stack:
         for module in users:

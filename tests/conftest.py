@@ -12,9 +12,8 @@ if not Path("/proc/driver/nvidia").exists():
     fast = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     os.environ.setdefault("XLA_FLAGS", fast)
 
-import jax
-
 import gpu_rule
+import jax
 
 pytest_plugins = ["pytester"]
 

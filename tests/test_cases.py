@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-
 from cases import PATTERN_NAMES, PATTERNS, PROPERTY, KCase, quasi_definite, random_cases
+from hypothesis import given
 from oracles import dense_symmetric
 
 MAX_CONDITION = 200.0  # leaves float32 residuals near 1e-6

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gpu_rule
 import jax
 import jax.numpy as jnp
 import pytest
-
-import gpu_rule
 
 GPU_TEST = """
 import pytest

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import casadi as ca
 import numpy as np
 import pytest
-
 from nlp_oracle import NonlinearProgram
 
 POINT, Y, P = np.array([1.0, 1.0]), np.array([-4.0, 0.0, -2.0]), np.array([1.0])

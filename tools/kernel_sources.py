@@ -29,7 +29,7 @@ import warp as wp
 from warp._src import context
 
 from warpmpc import LDLSettings, LDLSolver, MPCSolver, SettingsError, StagedSettings, systems
-from warpmpc.kernels.onchip_engine import OnchipKernel
+from warpmpc.engines.onchip.launch import OnchipKernel
 
 SYSTEMS = ("pendulum", "car", "linear", "cartpole", "quadrotor", "quadrotor_obstacles")
 DTYPES = ("float32", "float64")
@@ -136,7 +136,9 @@ def mpc_cases(name: str, dtype: str) -> Iterator[tuple[str, Callable[[], None]]]
         together = TOGETHER if case == "onchip_blocks" else 1
 
         def make(
-            arguments: dict[str, Any] = arguments, settings: Any = settings, together: int = together
+            arguments: dict[str, Any] = arguments,
+            settings: Any = settings,
+            together: int = together,
         ) -> None:
             OnchipKernel.together = lambda *_, **__: together
             solver = MPCSolver(system.problem, settings, dtype, **arguments)
@@ -160,8 +162,13 @@ def ldl_cases(dtype: str) -> Iterator[tuple[str, Callable[[], None]]]:
     rng = np.random.default_rng(0)
     dense = rng.random((30, 30)) < 0.2
     K = sp.csc_matrix(np.triu(dense + dense.T + 30 * np.eye(30)))
-    options = {"plain": {}, "batch_first": {"layout": "batch_first"}, "no_levels": {"level_scheduling": False}}
+    options = {
+        "plain": {},
+        "batch_first": {"layout": "batch_first"},
+        "no_levels": {"level_scheduling": False},
+    }
     for name, given in options.items():
+
         def make(given: dict[str, Any] = given) -> None:
             solver = LDLSolver(K, dtype=dtype, settings=LDLSettings(**given))
             values = jnp.zeros((BATCH, solver.nnz), dtype=dtype)

@@ -19,10 +19,10 @@ from matplotlib.patches import Circle
 
 import warpmpc as wm
 from warpmpc import systems
-from warpmpc.bench.mpc_report import PUBLISHED
-from warpmpc.bench.record import read_rows
-from warpmpc.bench.report import workload
 from warpmpc.systems import cartpole, quadrotor_obstacles
+from warpmpc_bench.common.record import read_rows
+from warpmpc_bench.common.report import workload
+from warpmpc_bench.mpc.report import PUBLISHED
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from warpmpc import MPCSolver
-from warpmpc.qp.conditioning import EQUALITY_TOLERANCE
-from warpmpc.symbolic.lane_memory import LaneMemory
-from warpmpc.symbolic.lanes import LaneLayout, Node, eliminate_lane
-from warpmpc.symbolic.row_kinds import row_kinds
+from warpmpc.engines.onchip.lanes import LaneLayout, Node, eliminate_lane
+from warpmpc.engines.onchip.memory import LaneMemory
+from warpmpc.qp.scaling import EQUALITY_TOLERANCE
+from warpmpc.symbolic.derivatives.row_kinds import row_kinds
 from warpmpc.systems import cartpole
 from warpmpc.viz import style
 

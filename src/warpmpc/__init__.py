@@ -22,22 +22,22 @@ from warpmpc._errors import (
 )
 from warpmpc._types import FactorStatus
 from warpmpc._version import __version__
+from warpmpc.mpc.diagnosis.diagnose import diagnose
+from warpmpc.mpc.diagnosis.report import Diagnosis
+from warpmpc.mpc.settings import LineSearchSettings, SQPSettings
+from warpmpc.mpc.solver import MPCSolver
+from warpmpc.mpc.types import MPCStatus, MPCWarmStart, QPState, Solution, StepResult
 from warpmpc.problem.from_jax import from_jax
 from warpmpc.problem.mpc_problem import MPCProblem, StageGroup
-from warpmpc.problem.ocp import OCP
+from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.problem.stage import Soft, Stage
-from warpmpc.qp.kkt_solvers.base import LDLSettings
 from warpmpc.qp.ldl_solver import LDLFactor, LDLSolver
+from warpmpc.qp.linear_solvers.base import LDLSettings
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, RowClass, Status
 from warpmpc.sim.rollout import rollout
 from warpmpc.sim.types import Rollout
-from warpmpc.sqp.diagnose import diagnose
-from warpmpc.sqp.diagnosis import Diagnosis
-from warpmpc.sqp.settings import LineSearchSettings, SQPSettings
-from warpmpc.sqp.solver import MPCSolver
-from warpmpc.sqp.types import MPCStatus, MPCWarmStart, QPState, Solution, StepResult
 from warpmpc.viz.solution_figure import plot
 
 __all__ = [

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from warpmpc._errors import SettingsError
-from warpmpc.bench import record
 from warpmpc.cli import info
 from warpmpc.cli.main import main
 from warpmpc.viz import style
 from warpmpc.viz.files import check_writable, replaced
+from warpmpc_bench.common import record
 
 # A command that takes for ever, as a program of its own.
 ENDLESS = """

@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from codegen_cases import all_operations, differences, edge_pairs
+
 from warpmpc._errors import ProblemError
 from warpmpc.codegen.emit_jax import _kept, jax_function
 from warpmpc.codegen.from_casadi import translate

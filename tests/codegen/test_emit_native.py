@@ -5,13 +5,13 @@ import re
 import casadi as ca
 import numpy as np
 import pytest
-
 from codegen_cases import OPERATIONS, all_operations
+
 from warpmpc.codegen.chunks import plan_chunks
 from warpmpc.codegen.emit_native import INLINED_USES, Access, literal, struct_text
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.ir import ScalarProgram
-from warpmpc.codegen.native_preamble import preamble
+from warpmpc.codegen.native.preamble import preamble
 from warpmpc.systems.synthetic import synthetic_function
 
 

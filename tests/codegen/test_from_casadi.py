@@ -3,8 +3,8 @@
 import casadi as ca
 import numpy as np
 import pytest
-
 from codegen_cases import OPERATIONS, all_operations, expression
+
 from warpmpc._errors import CodegenError
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.ir import BINARY, Op

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from from_jax_oracle import agree, agree_all
 from jax import lax
 
-from from_jax_oracle import agree, agree_all
 from warpmpc.problem.from_jax import from_jax
 
 SMOOTH = {  # functions and an interval inside their domain

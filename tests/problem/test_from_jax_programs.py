@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from from_jax_oracle import agree, agree_all, evaluate
 from jax import lax
 
-from from_jax_oracle import agree, agree_all, evaluate
 from warpmpc.problem.from_jax import from_jax
 
 SIZES = (4, 8, 8, 2)

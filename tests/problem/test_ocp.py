@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from warpmpc.problem.evaluation import evaluate, initial_guess
-from warpmpc.problem.ocp import OCP
+from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.problem.stage import Soft
 
 N = 5

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from warpmpc.problem.evaluation import evaluate, initial_guess
-from warpmpc.problem.ocp import OCP
+from warpmpc.problem.ocp.ocp import OCP
 
 INERTIA = dict(zip(("h1", "h2", "h4", "h7"), (0.55569701, 0.0664, 0.0431, 0.6516), strict=True))
 STEP = 0.1

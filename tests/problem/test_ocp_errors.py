@@ -8,7 +8,7 @@ import pytest
 
 from warpmpc._errors import ProblemError
 from warpmpc.problem.integrators import INTEGRATORS
-from warpmpc.problem.ocp import OCP
+from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.problem.stage import Soft
 
 X, U, Q, S, Y = (ca.SX.sym(name, n) for name, n in zip("xuqsy", (2, 1, 2, 1, 1), strict=True))

@@ -6,14 +6,14 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
 from cases import PATTERNS
 from ldl_cases import ENGINE_NAMES, check_solver, make_solver, solver_for, systems
+
 from warpmpc import LDLSettings, LDLSolver, PatternError, ProblemError, SettingsError, WarpMPCError
 from warpmpc._types import check_dtype
-from warpmpc.kernels import ldl_engine
-from warpmpc.qp.kkt_solvers import ldl_jax
+from warpmpc.engines.ldl import launch as ldl_engine
 from warpmpc.qp.ldl_solver import BACKENDS
+from warpmpc.qp.linear_solvers import ldl_jax
 
 NAME = "random_10"  # n = 10
 K = PATTERNS[NAME]().K

@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
-
 from cases import PATTERNS
 from ldl_cases import DTYPES, WARP_ENGINES, check_solver, make_solver, solver_for, systems
+
 from warpmpc import FactorStatus, LDLSettings, LDLSolver
 
 pytestmark = pytest.mark.gpu

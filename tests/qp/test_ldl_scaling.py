@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
 from cases import PATTERNS
 from ldl_cases import MAX_RESIDUAL, make_solver, solver_for, systems
 from oracles import relative_residuals
+
 from warpmpc import FactorStatus, LDLSolver, ProblemError
 
 ENGINES = ["warp", "warp_tables", "warp_batch_first", "jax", "dense"]

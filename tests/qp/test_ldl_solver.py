@@ -4,8 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import example, given, settings
-
 from cases import (
     PATTERN_NAMES,
     PATTERNS,
@@ -17,6 +15,7 @@ from cases import (
     random_case,
     random_cases,
 )
+from hypothesis import example, given, settings
 from ldl_cases import (
     DTYPES,
     ENGINE_NAMES,
@@ -28,6 +27,7 @@ from ldl_cases import (
     systems,
 )
 from oracles import dense_ldl, dense_symmetric, qdldl_factors, relative_residuals
+
 from warpmpc import LDLSolver, SettingsError
 
 FEWER_PATTERNS = {

@@ -5,9 +5,9 @@ from functools import cache
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
 from cases import PATTERNS
 from ldl_cases import DTYPES, ENGINE_NAMES, Batch, make_solver, solver_for, systems
+
 from warpmpc import FactorStatus, LDLSolver
 
 NAME = "random_33"

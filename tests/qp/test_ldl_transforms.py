@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from ldl_cases import solver_for, systems
+
 from warpmpc import LDLFactor, LDLSolver, ProblemError
 
 NAME = "random_10"

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
 from qp_cases import ring, solver_for
+
 from warpmpc import (
     ADMMSettings,
     PatternError,

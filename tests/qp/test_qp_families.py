@@ -5,9 +5,9 @@ With default settings at sizes up to 2000, to a tolerance of 1e-8 at small ones;
 
 import numpy as np
 import pytest
-
 from qp_cases import FAMILIES, OSQP_TIGHT, family, osqp_solve, ring, solver_for
 from qp_sizes import SMALL
+
 from warpmpc import ADMMSettings, Status
 
 pytestmark = pytest.mark.oracle

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from qp_cases import (
     ARGUMENTS,
     SPOILED,
@@ -19,6 +18,7 @@ from qp_cases import (
     spoiled_ring,
     stack,
 )
+
 from warpmpc import ADMMSettings, ProblemError, QPSolver, SettingsError, Status
 
 TIGHT = ADMMSettings(eps_abs=1e-11, eps_rel=1e-11, max_iter=4000)

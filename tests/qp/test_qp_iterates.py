@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from qp_cases import OSQP_FIXED, QP, family, fixed, osqp_solve, quadcopter, ring, solver_for, stack
+
 from warpmpc import QPWarmStart, Status
 
 pytestmark = pytest.mark.oracle

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from qp_cases import OSQP_TIGHT, family, fixed, osqp_solve, ring, solver_for, spoiled_ring
+
 from warpmpc import ADMMSettings, QPSolver, QPWarmStart, Status
-from warpmpc.qp import engines
+from warpmpc.qp.loops import registry as engines
 
 BATCH = 33
 PLAIN = ADMMSettings(eps_abs=1e-8, eps_rel=1e-8, max_iter=20_000, adaptive_rho_every=0, scaling=0)

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
 from qp_cases import FAMILIES, QPBatch, family, ring, solver_for
 from qp_sizes import SMALL
+
 from warpmpc import ADMMSettings, QPSolver, Status
 
 pytestmark = pytest.mark.slow

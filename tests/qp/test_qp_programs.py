@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from qp_cases import ring, solver_for
+
 from warpmpc import ADMMSettings, Status
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
 from qp_cases import INF, fixed, ring, solver_for
 from qp_soft_cases import (
     BATCH,
@@ -19,6 +18,7 @@ from qp_soft_cases import (
     soft_solver,
     solve_exactly,
 )
+
 from warpmpc import (
     ADMMSettings,
     ProblemError,
@@ -28,8 +28,8 @@ from warpmpc import (
     StagedSettings,
     Status,
 )
-from warpmpc.qp import engines
-from warpmpc.qp.conditioning import QPData
+from warpmpc.qp.loops import registry as engines
+from warpmpc.qp.scaling import QPData
 
 TIGHT = ADMMSettings(eps_abs=1e-8, eps_rel=1e-8)
 SETTINGS = {"float64": TIGHT, "float32": ADMMSettings(eps_abs=1e-4, eps_rel=1e-4)}

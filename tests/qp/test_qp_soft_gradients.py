@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from qp_cases import ARGUMENTS, INF
 from qp_soft_cases import BATCH, SOFT_ROWS, SoftBatch, soft_ring, soft_solver
+
 from warpmpc import ADMMSettings, Status
-from warpmpc.qp.conditioning import QPData
 from warpmpc.qp.products import QPMatrices
-from warpmpc.qp.row_state import Point, row_state
+from warpmpc.qp.scaling import QPData
+from warpmpc.qp.sensitivity.row_state import Point, row_state
 from warpmpc.qp.soft import SoftRows
 from warpmpc.symbolic.pattern import SparsePattern
 

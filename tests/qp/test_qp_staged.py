@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
 from qp_cases import OSQP_FIXED, QP, fixed, osqp_solve
+
 from warpmpc import (
     ADMMSettings,
     PatternError,
@@ -20,7 +20,7 @@ from warpmpc import (
     StagedSettings,
     Status,
 )
-from warpmpc.kernels.staged_model import StagedShape
+from warpmpc.engines.staged.shape import StagedShape
 from warpmpc.systems import linear_mpc
 
 HORIZON, BATCH = 3, 40

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from qp_cases import INF, OSQP_FIXED, OSQP_TIGHT, QP, fixed, osqp_solve, ring, solver_for
+
 from warpmpc import ADMMSettings, QPSolver, QPWarmStart, RowClass, Status
 
 BATCH, TOLERANCE = 6, 1e-9

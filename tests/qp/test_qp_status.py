@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
 from qp_cases import (
     INF,
     OSQP_TIGHT,
@@ -17,6 +16,7 @@ from qp_cases import (
     solver_for,
     spoiled_ring,
 )
+
 from warpmpc import QPSolver, Status
 
 ENGINES = ["sparse", "dense"]

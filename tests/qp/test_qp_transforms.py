@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from qp_cases import OSQP_TIGHT, osqp_solve, ring, solver_for
+
 from warpmpc import QPSolution, QPWarmStart, Status
 
 BATCH = 33

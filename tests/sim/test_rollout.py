@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from warpmpc import ProblemError, SettingsError
+from warpmpc.mpc.types import MPCStatus, MPCWarmStart, QPState
 from warpmpc.sim.progress import ProgressBar, chunk_length
 from warpmpc.sim.rollout import rollout
-from warpmpc.sqp.types import MPCStatus, MPCWarmStart, QPState
 
 BATCH, STEPS, N_X = 5, 12, 2
 GAIN = np.array([1.5, 2.0])

@@ -6,12 +6,12 @@ import casadi as ca
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
 from mpc_cases import WholeProblem, mixed_stages, pendulum
-from warpmpc.problem.ocp import OCP
-from warpmpc.symbolic.assembly import Assembly
-from warpmpc.symbolic.derivatives import StageModel
-from warpmpc.symbolic.hessian import HessianRule
+
+from warpmpc.problem.ocp.ocp import OCP
+from warpmpc.symbolic.derivatives.assembly import Assembly
+from warpmpc.symbolic.derivatives.hessian import HessianRule
+from warpmpc.symbolic.derivatives.stage_model import StageModel
 
 PROBLEMS = {"mixed": mixed_stages, "pendulum": lambda: pendulum(5).problem()}
 EXACT = HessianRule("exact", "none")

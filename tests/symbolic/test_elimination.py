@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from cases import (
     FEW,
     PATTERN_NAMES,
@@ -18,6 +15,8 @@ from cases import (
     quasi_definite,
     random_cases,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 from oracles import (
     dense_ldl,
     dense_pattern,
@@ -28,6 +27,7 @@ from oracles import (
     run_updates,
     symbolic_fill,
 )
+
 from warpmpc.symbolic.elimination import (
     Elimination,
     eliminate,

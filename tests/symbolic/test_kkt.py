@@ -4,11 +4,11 @@ import re
 
 import numpy as np
 import pytest
+from cases import PROPERTY, STRUCTURE_NAMES, kkt_of, pattern_of
 from hypothesis import given
 from hypothesis import strategies as st
-
-from cases import PROPERTY, STRUCTURE_NAMES, kkt_of, pattern_of
 from oracles import dense_pattern
+
 from warpmpc._errors import PatternError
 from warpmpc.symbolic.kkt import build_kkt
 

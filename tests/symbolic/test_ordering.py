@@ -5,9 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from cases import (
     PATTERN_NAMES,
     PATTERNS,
@@ -19,12 +16,15 @@ from cases import (
     kkt_of,
     random_cases,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 from oracles import permuted_full
+
 from warpmpc._errors import PatternError, SettingsError
+from warpmpc.engines.ldl.schedule import dependency_levels
 from warpmpc.symbolic.elimination import eliminate, postorder
 from warpmpc.symbolic.ordering import ORDERINGS, order
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.schedule import dependency_levels
 
 TOLERANCE = 1.05  # the table of PROBLEMS.md, or fewer
 

@@ -5,12 +5,12 @@ import re
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from cases import PROPERTY, pattern_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-
-from cases import PROPERTY, pattern_of
 from oracles import dense_pattern
+
 from warpmpc import _errors
 from warpmpc._errors import PatternError
 from warpmpc.symbolic.pattern import SparsePattern, invert, symmetric_upper

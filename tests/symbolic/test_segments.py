@@ -4,11 +4,11 @@ import time
 
 import numpy as np
 import pytest
+from cases import PROPERTY, STRUCTURE_NAMES, eliminated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from cases import PROPERTY, STRUCTURE_NAMES, eliminated
 from oracles import cheapest_cut_cost, cut_cost
+
 from warpmpc._errors import SettingsError
 from warpmpc.symbolic.segments import optimal_segments, padded_work
 

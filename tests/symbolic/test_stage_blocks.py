@@ -6,11 +6,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from cases import PROPERTY, STRUCTURE_NAMES, KCase, eliminated, kkt_of, pattern_of, random_cases
 from hypothesis import given
 from hypothesis import strategies as st
-
-from cases import PROPERTY, STRUCTURE_NAMES, KCase, eliminated, kkt_of, pattern_of, random_cases
 from oracles import dense_pattern
+
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import SparsePattern

@@ -5,13 +5,13 @@ from functools import partial
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
 from cases import check_runs_cover_everything, kkt_of, weak_of
+
 from warpmpc import PatternError
+from warpmpc.symbolic.float32_ordering import holding_rows
 from warpmpc.symbolic.kkt import KKTPattern, build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.safe_ordering import holding_rows
-from warpmpc.symbolic.stage_program import (
+from warpmpc.symbolic.stage_elimination import (
     StageProgram,
     build_stage_program,
     build_two_sided_program,

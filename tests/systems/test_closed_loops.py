@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 import reference_models as models
 import reference_sqp as reference
+
 from warpmpc import systems
+from warpmpc.mpc.solver import MPCSolver
+from warpmpc.mpc.types import MPCStatus
 from warpmpc.sim.rollout import rollout
-from warpmpc.sqp.solver import MPCSolver
-from warpmpc.sqp.types import MPCStatus
 
 STEPS = 3
 TOLERANCE = 1e-8  # of trajectories; the iterations agree to 1e-10

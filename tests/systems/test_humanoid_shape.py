@@ -9,20 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
 from humanoid_oracle import admm, quadratic_program
+
 from warpmpc import MPCSolver, MPCStatus, QPSolver
 from warpmpc._errors import ProblemError
 from warpmpc.codegen.chunks import plan_chunks
 from warpmpc.codegen.emit_native import CHUNK_LENGTH
 from warpmpc.codegen.from_casadi import translate
-from warpmpc.kernels.rolled_engine import RolledKernels
-from warpmpc.kernels.rolled_factor import PanelLDL
-from warpmpc.kernels.stage_kernels import StageCase, StageKernels
-from warpmpc.kernels.tiles import from_tiles, to_tiles
+from warpmpc.engines.panels.factor_launch import PanelLDL
+from warpmpc.engines.panels.launch import RolledKernels
+from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
+from warpmpc.engines.runtime.tiles import from_tiles, to_tiles
 from warpmpc.problem.evaluation import initial_guess
-from warpmpc.symbolic.derivatives import StageModel
-from warpmpc.symbolic.hessian import HessianRule
+from warpmpc.symbolic.derivatives.hessian import HessianRule
+from warpmpc.symbolic.derivatives.stage_model import StageModel
 from warpmpc.systems import humanoid_shape, humanoid_tree
 
 # Section 5.8 of PROBLEMS.md: q, dq and ddq of its test vector, and what they lead to.

@@ -5,9 +5,9 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from qp_cases import OSQP_FIXED, QP, fixed, osqp_solve, quadcopter
 
 import warpmpc as wm
-from qp_cases import OSQP_FIXED, QP, fixed, osqp_solve, quadcopter
 from warpmpc._errors import ProblemError
 from warpmpc.systems import linear_mpc, patterns
 

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
 from cases import STRUCTURE_FACTS, STRUCTURE_NAMES, kkt_of
+
 from warpmpc._errors import ProblemError
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.systems import patterns

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 import reference_models as models
+
 from warpmpc import systems
 from warpmpc.systems import quadrotor
 

@@ -4,9 +4,9 @@ import casadi as ca
 import jax
 import numpy as np
 import pytest
-
 import reference_models as models
 import reference_sqp as reference
+
 from warpmpc import systems
 from warpmpc.problem.evaluation import evaluate
 from warpmpc.systems import car, cartpole, linear_mpc, pendulum, quadrotor

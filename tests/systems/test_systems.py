@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from cases import STRUCTURE_FACTS
+
 from warpmpc import systems
 from warpmpc._errors import ProblemError
 from warpmpc.problem.evaluation import initial_guess
-from warpmpc.symbolic.assembly import Assembly
-from warpmpc.symbolic.derivatives import StageModel
-from warpmpc.symbolic.hessian import HessianRule
+from warpmpc.symbolic.derivatives.assembly import Assembly
+from warpmpc.symbolic.derivatives.hessian import HessianRule
+from warpmpc.symbolic.derivatives.stage_model import StageModel
 from warpmpc.systems import patterns
 
 NAMES = sorted(systems.SYSTEMS)

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from diagnosis_cases import BATCH, TROUBLES, corridor, troubled
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 import warpmpc as wm
-from diagnosis_cases import BATCH, TROUBLES, corridor, troubled
-from warpmpc.sqp.host_batch import HostBatch
-from warpmpc.sqp.types import History, MPCWarmStart, QPState, TrajectoryLayout
+from warpmpc.mpc.diagnosis.host_batch import HostBatch
+from warpmpc.mpc.types import History, MPCWarmStart, QPState, TrajectoryLayout
 from warpmpc.viz import style
 from warpmpc.viz.solution_figure import COLORS, panels_of
 

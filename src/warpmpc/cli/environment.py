@@ -97,7 +97,7 @@ def features(*, on_cuda: bool, problem: str = "") -> list[Feature]:
 
 def _warp(problem: str) -> Feature:
     try:
-        import warpmpc.kernels.ffi  # noqa: F401  # the only layer that may load Warp
+        import warpmpc.engines.runtime.ffi  # noqa: F401  # the only layer that may load Warp
     except (ImportError, OSError) as error:
         problem = f"Warp cannot be loaded: {error}"
     return Feature("warp backend", not problem, problem or "Runs on every device listed above.")

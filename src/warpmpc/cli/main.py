@@ -1,6 +1,7 @@
 """Entry point of `warpmpc`: parses the arguments and hands them to a subcommand.
 
-A subcommand is a module with `HELP`, `EPILOG`, `add_arguments` and `run`; add it to `COMMANDS`.
+A subcommand is a module with `HELP`, `EPILOG`, `add_arguments` and `run`.  Those of the library are
+in `COMMANDS`; other packages add theirs by entry points of the group `warpmpc.commands`.
 Modules import what they need inside `run`, so that `warpmpc --help` stays fast.
 """
 
@@ -13,13 +14,14 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.metadata import entry_points
 from types import FrameType
 from typing import NoReturn, Protocol
 
 from warpmpc._errors import WarpMPCError
-from warpmpc.cli import bench, demo, info, solve
+from warpmpc.cli import info
 from warpmpc.cli.arguments import INTERRUPTED, USER_ERROR, Parser, epilog
 from warpmpc.cli.environment import version_of
 
@@ -47,16 +49,17 @@ class Command(Protocol):
         ...
 
 
-COMMANDS: dict[str, Command] = {
-    "info": info,
-    "demo": demo,
-    "solve": solve,
-    "bench": bench,
-}
+COMMANDS: dict[str, Command] = {"info": info}
+COMMAND_GROUP = "warpmpc.commands"
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser with all registered subcommands."""
+def commands() -> dict[str, Command]:
+    """The subcommands of the library and those that installed packages add."""
+    return {**COMMANDS, **{entry.name: entry.load() for entry in entry_points(group=COMMAND_GROUP)}}
+
+
+def build_parser(available: Mapping[str, Command]) -> argparse.ArgumentParser:
+    """The parser with some subcommands."""
     parser = Parser(
         prog="warpmpc",
         description="Batched model predictive control on the GPU, and on the CPU where there is "
@@ -65,9 +68,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     version = version_of("warpmpc") or "(source tree)"
     parser.add_argument("--version", action="version", version=f"warpmpc {version}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        one = commands.add_parser(
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in available.items():
+        one = subparsers.add_parser(
             name, help=command.HELP, description=command.HELP, epilog=command.EPILOG
         )
         command.add_arguments(one)
@@ -76,10 +79,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one subcommand; a mistake of the user is one line on stderr, not a traceback."""
-    args = build_parser().parse_args(argv)
+    available = commands()
+    args = build_parser(available).parse_args(argv)
     with _noticed_interrupts() as interrupted:
         try:
-            code = COMMANDS[args.command].run(args)
+            code = available[args.command].run(args)
             sys.stdout.flush()
         except KeyboardInterrupt:
             code = _interrupted(args.command)

@@ -16,7 +16,7 @@ import numpy as np
 
 from warpmpc.codegen.chunks import Chunk, plan_chunks
 from warpmpc.codegen.ir import ABSENT, Op, ScalarProgram
-from warpmpc.codegen.native_preamble import QUICK
+from warpmpc.codegen.native.preamble import QUICK
 
 # Compile time of a function grows faster than its length; between chunks values go through memory.
 CHUNK_LENGTH = 1000

@@ -17,10 +17,10 @@ import scipy.sparse as sp
 
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc._types import ArrayLike, FactorStatus, check_array, check_dtype
-from warpmpc.qp.kkt_solvers.base import LDLBackend, LDLSettings, LinearSystem, refuse_unused
-from warpmpc.qp.kkt_solvers.dense import DenseLU
-from warpmpc.qp.kkt_solvers.ldl_jax import JaxLDL
-from warpmpc.qp.kkt_solvers.ldl_warp import WarpLDL
+from warpmpc.qp.linear_solvers.base import LDLBackend, LDLSettings, LinearSystem, refuse_unused
+from warpmpc.qp.linear_solvers.dense import DenseLU
+from warpmpc.qp.linear_solvers.ldl_jax import JaxLDL
+from warpmpc.qp.linear_solvers.ldl_warp import WarpLDL
 from warpmpc.symbolic.elimination import Elimination, eliminate
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import IntArray, SparsePattern, symmetric_upper

@@ -20,12 +20,9 @@ import scipy.sparse as sp
 
 from warpmpc._errors import PatternError, ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
-from warpmpc.kernels.sharding import in_auto_axes
-from warpmpc.kernels.tuning import Measured
-from warpmpc.qp.adjoint import KKTSensitivity, Sensitivity, apply_linear
-from warpmpc.qp.adjoint_lsq import LSQSensitivity
-from warpmpc.qp.admm import ADMMLoop
-from warpmpc.qp.batches import on_batches, part_size
+from warpmpc.engines.runtime.sharding import in_auto_axes
+from warpmpc.engines.staged.tuning import Measured
+from warpmpc.qp.batching import on_batches, part_size
 from warpmpc.qp.checks import (
     check_classes,
     check_kind,
@@ -34,20 +31,23 @@ from warpmpc.qp.checks import (
     check_soft_rows,
     finite_vectors,
 )
-from warpmpc.qp.conditioning import Equilibration, QPData, ScaledQP, Scaling, row_factors
-from warpmpc.qp.engines import EngineRequest, build_loop, sensitivity_engine
-from warpmpc.qp.kernel_loop import tune_loop
-from warpmpc.qp.kkt_solvers.kkt_engines import KKTSystem
+from warpmpc.qp.empty_rows import with_entries, with_spare
+from warpmpc.qp.linear_solvers.kkt_solvers import KKTSystem
+from warpmpc.qp.loops.general import ADMMLoop
+from warpmpc.qp.loops.kernels import tune_loop
+from warpmpc.qp.loops.registry import EngineRequest, build_loop, sensitivity_engine
 from warpmpc.qp.products import QPMatrices
-from warpmpc.qp.row_state import Point
+from warpmpc.qp.scaling import Equilibration, QPData, ScaledQP, Scaling, row_factors
+from warpmpc.qp.sensitivity.active_set import KKTSensitivity, Sensitivity, apply_linear
+from warpmpc.qp.sensitivity.least_squares import LSQSensitivity
+from warpmpc.qp.sensitivity.row_state import Point
 from warpmpc.qp.soft import Penalties, Projection, SoftRows
-from warpmpc.qp.spare_row import with_entries, with_spare
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.termination import initial_status
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
+from warpmpc.symbolic.float32_accuracy import TypicalSystem
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.trial import TypicalSystem
 
 _LOG = logging.getLogger(__name__)
 

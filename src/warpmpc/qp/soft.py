@@ -1,8 +1,8 @@
 """Soft rows: penalties on the violation of a bound instead of the bound itself.
 
 A violation e of one side costs ``linear e + quadratic / 2 e^2``.  In the v-form of the iteration
-(`qp.admm`) the projection onto the bounds becomes the proximal map of this penalty: clip, then give
-way by max(0, a (distance to the bound) - b) with a = rho / (rho + quadratic) and
+(`qp.loops.general`) the projection onto the bounds becomes the proximal map of this penalty: clip,
+then give way by max(0, a (distance to the bound) - b) with a = rho / (rho + quadratic) and
 b = linear / (rho + quadratic).  The linear system stays what it is.  A side with an infinite
 penalty (beyond 1e20) stays hard, and so do both sides of all other rows: their b is infinite.
 """

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from warpmpc._errors import SettingsError
-from warpmpc.kernels.tiles import LANES
+from warpmpc.engines.runtime.tiles import LANES
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from warpmpc.qp.conditioning import QPData, Residuals
 from warpmpc.qp.products import QPMatrices, total
+from warpmpc.qp.scaling import QPData, Residuals
 from warpmpc.qp.soft import Penalties
 from warpmpc.qp.types import INFINITY, ADMMSettings, Status
 

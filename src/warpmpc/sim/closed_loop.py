@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._errors import ProblemError
+from warpmpc.mpc.types import MPCWarmStart
 from warpmpc.sim.types import Controller
-from warpmpc.sqp.types import MPCWarmStart
 
 Function = Callable[..., Any]
 SCALARS = ("status", "iterations", "cost", "violation", "theta", "step_length", "accepted")

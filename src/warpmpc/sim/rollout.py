@@ -18,12 +18,12 @@ from jax.core import Tracer
 
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array
-from warpmpc.kernels.sharding import in_auto_axes
+from warpmpc.engines.runtime.sharding import in_auto_axes
+from warpmpc.mpc.batching import is_sharded
+from warpmpc.mpc.types import MPCWarmStart
 from warpmpc.sim.closed_loop import ClosedLoop, Function, LoopState, joined, run, taken
 from warpmpc.sim.progress import ProgressBar, Report, chunk_length
 from warpmpc.sim.types import Controller, Rollout
-from warpmpc.sqp.batch_program import is_sharded
-from warpmpc.sqp.types import MPCWarmStart
 
 METHODS = ("solve", "step")
 # How functions of the caller are called: arguments by position, then those that they may name.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._errors import ProblemError
-from warpmpc.sqp.types import MPCStatus, MPCWarmStart
+from warpmpc.mpc.types import MPCStatus, MPCWarmStart
 
 Predicate = Callable[[jax.Array, jax.Array], Any]
 

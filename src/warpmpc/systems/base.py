@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._errors import ProblemError
+from warpmpc.mpc.settings import LineSearchSettings, SQPSettings
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.qp.types import ADMMSettings
-from warpmpc.sqp.settings import LineSearchSettings, SQPSettings
 
 MOST_ITERATIONS = 300  # for accurate solutions; the benchmarks' guesses are far from them
 SATISFIED = 1e-6  # violations of state constraints up to it count as none

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.problem.ocp import OCP
-from warpmpc.sqp.settings import SQPSettings
+from warpmpc.mpc.settings import SQPSettings
+from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.systems.base import (
     SATISFIED,
     Metrics,

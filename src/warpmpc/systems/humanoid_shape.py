@@ -18,11 +18,11 @@ import casadi as ca
 import numpy as np
 
 from warpmpc._errors import ProblemError
+from warpmpc.mpc.settings import SQPSettings
 from warpmpc.problem.evaluation import initial_guess
 from warpmpc.problem.expressions import ExpressionLike, sized_column
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.stage import Stage
-from warpmpc.sqp.settings import SQPSettings
 from warpmpc.systems.base import benchmark_settings, generator
 from warpmpc.systems.humanoid_tree import (
     GRAVITY,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.problem.mpc_problem import MPCProblem
-from warpmpc.problem.ocp import OCP
+from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.systems import linear_mpc
 from warpmpc.systems.base import (
     SATISFIED,

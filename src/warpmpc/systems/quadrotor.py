@@ -15,7 +15,7 @@ import casadi as ca
 import jax
 import numpy as np
 
-from warpmpc.problem.ocp import OCP
+from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.systems.base import (
     Metrics,
     System,

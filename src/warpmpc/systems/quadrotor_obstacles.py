@@ -13,7 +13,7 @@ import casadi as ca
 import numpy as np
 
 from warpmpc._errors import ProblemError
-from warpmpc.problem.ocp import OCP
+from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.systems import quadrotor
 from warpmpc.systems.base import (
     SATISFIED,

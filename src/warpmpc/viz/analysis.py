@@ -12,16 +12,16 @@ from functools import cached_property
 import numpy as np
 
 from warpmpc._errors import SettingsError
-from warpmpc.symbolic.elimination import Elimination, eliminate
-from warpmpc.symbolic.ordering import order
-from warpmpc.symbolic.pattern import IntArray, symmetric_upper
-from warpmpc.symbolic.schedule import (
+from warpmpc.engines.ldl.schedule import (
     LDLSchedule,
     Phase,
     build_phases,
     build_schedule,
     dependency_levels,
 )
+from warpmpc.symbolic.elimination import Elimination, eliminate
+from warpmpc.symbolic.ordering import order
+from warpmpc.symbolic.pattern import IntArray, symmetric_upper
 from warpmpc.symbolic.segments import optimal_segments, padded_work
 from warpmpc.symbolic.stage_blocks import StageBlocks, find_stage_blocks
 from warpmpc.systems.patterns import KKTStructure, structure

@@ -14,13 +14,13 @@ import numpy as np
 
 from warpmpc._errors import ProblemError
 from warpmpc._types import ArrayLike
+from warpmpc.mpc.diagnosis.causes import variable_name
+from warpmpc.mpc.diagnosis.diagnose import diagnose
+from warpmpc.mpc.diagnosis.host_batch import HostBatch
+from warpmpc.mpc.diagnosis.report import Diagnosis
+from warpmpc.mpc.parameters import Params
+from warpmpc.mpc.types import MPCStatus, Solution
 from warpmpc.problem.evaluation import evaluate
-from warpmpc.sqp.diagnose import diagnose
-from warpmpc.sqp.diagnose_causes import variable_name
-from warpmpc.sqp.diagnosis import Diagnosis
-from warpmpc.sqp.host_batch import HostBatch
-from warpmpc.sqp.parameters import Params
-from warpmpc.sqp.types import MPCStatus, Solution
 from warpmpc.viz import style
 
 if TYPE_CHECKING:

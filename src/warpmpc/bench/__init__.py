@@ -1,1 +1,0 @@
-"""Measurements: how fast, how accurate, how much memory, as one JSON row per case."""

@@ -1,0 +1,1 @@
+"""C++ source that all engines share; the only place where formulas stand as C++."""

@@ -1,0 +1,270 @@
+"""Generated Warp modules that evaluate stage functions on tiles.
+
+Reads: programs with the rows that their arguments have at each stage.  Produces: the text of a
+Python module with one kernel, and the table of rows that the kernel reads.
+
+A warp evaluates one stage of one tile.  The row of an element at a stage is an entry of the table
+plus a number in the text: elements that move alike from stage to stage share an entry, so that a
+stage needs a handful of entries however many elements it has, and the text does not depend on the
+horizon.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from warpmpc.codegen import chunks, emit_native
+from warpmpc.codegen.emit_native import Access, Place, struct_text
+from warpmpc.codegen.ir import IntArray, ScalarProgram
+from warpmpc.codegen.native import preamble as native_preamble
+from warpmpc.codegen.native.preamble import preamble
+
+
+@dataclass(frozen=True, eq=False)
+class StageCase:
+    """One program and the stages that it belongs to.
+
+    Attributes:
+        program: One input per input array and one output per output array; size 0 if unused.
+        stages: Stages, in the order of the rows below.
+        in_rows: For each input array the rows of its elements, ``[n_stages, n_in_i]``.
+        out_rows: For each output array the rows of its elements, ``[n_stages, n_out_j]``.
+    """
+
+    program: ScalarProgram
+    stages: np.ndarray
+    in_rows: tuple[np.ndarray, ...]
+    out_rows: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class StagePlan:
+    """What the text of a module and its table are made from.
+
+    Attributes:
+        cases: Programs with their stages.
+        accesses: For each case where its arguments lie, in terms of its table entries.
+        table: For each stage (case, first entry), then all entries.
+        n_items: Stages over all cases.
+    """
+
+    cases: tuple[StageCase, ...]
+    accesses: tuple[Access, ...]
+    table: IntArray
+    n_items: int
+
+
+def merged_cases(cases: Sequence[StageCase]) -> list[StageCase]:
+    """Cases without inputs that nobody reads; those that compute the same become one.
+
+    The stage before a smaller last one differs from others in variables that it does not use.
+    """
+    found: dict[str, StageCase] = {}
+    for case in cases:
+        program, kept = case.program.pruned()
+        rows = zip(case.in_rows, kept, strict=True)
+        case = StageCase(
+            program,
+            np.asarray(case.stages),
+            tuple(np.asarray(of_input)[:, elements] for of_input, elements in rows),
+            tuple(np.asarray(of_output) for of_output in case.out_rows),
+        )
+        known = found.get(program.hash)
+        found[program.hash] = case if known is None else _joined(known, case)
+    return list(found.values())
+
+
+def _joined(first: StageCase, second: StageCase) -> StageCase:
+    """Both with the program of the first."""
+    pairs = [
+        tuple(
+            np.concatenate(rows) for rows in zip(getattr(first, x), getattr(second, x), strict=True)
+        )
+        for x in ("in_rows", "out_rows")
+    ]
+    stages = np.concatenate([first.stages, second.stages])
+    return StageCase(first.program, stages, *pairs)
+
+
+def plan_stages(cases: Sequence[StageCase], n_items: int | None = None) -> StagePlan:
+    """Shares table entries between elements and puts the stages of all cases in one order.
+
+    Args:
+        cases: Programs with their stages.
+        n_items: If given, items are all numbers below it, and those that no case has are of no
+            case: -1.
+    """
+    accesses, entries, items = [], [], []
+    start = 2 * (sum(len(case.stages) for case in cases) if n_items is None else n_items)
+    for number, case in enumerate(cases):
+        access, bases = _access(case)
+        accesses.append(access)
+        for a, stage in enumerate(np.asarray(case.stages).tolist()):
+            items.append((stage, number, start + a * bases.shape[1]))
+        entries.append(bases.ravel())
+        start += bases.size
+    if n_items is not None:
+        missing = set(range(n_items)) - {stage for stage, *_ in items}
+        items += [(stage, -1, 0) for stage in missing]
+    # Neighbouring warps work on neighbouring stages: what they read is contiguous.
+    items.sort()
+    head = np.array([item[1:] for item in items], dtype=np.int64).ravel()
+    table = np.concatenate([head, *entries]).astype(np.int32)
+    return StagePlan(tuple(cases), tuple(accesses), table, len(items))
+
+
+def _access(case: StageCase) -> tuple[Access, np.ndarray]:
+    """Places of all arguments of a case and its table entries, ``[n_stages, n_entries]``."""
+    columns: list[np.ndarray] = []
+    places: list[tuple[Place, ...]] = []
+    for given in (*case.in_rows, *case.out_rows):
+        rows = np.asarray(given, dtype=np.int64)
+        first, group = _moving_alike(rows)
+        offsets = rows[0] - rows[0, first][group]
+        places.append(tuple(zip((len(columns) + group).tolist(), offsets.tolist(), strict=True)))
+        columns += list(rows[:, first].T)
+    n_stages, n_inputs = len(case.stages), len(case.in_rows)
+    bases = np.array(columns, dtype=np.int64).reshape(-1, n_stages).T
+    return Access(tuple(places[:n_inputs]), tuple(places[n_inputs:])), bases
+
+
+def _moving_alike(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Groups elements whose rows differ by the same number at all stages.
+
+    A single stage does not tell what moves alike; there only neighbours form a group, so that what
+    lies between them, such as all other stages, does not enter the text.
+
+    Returns:
+        First element of each group, and the group of each element.
+    """
+    if not rows.shape[1]:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    moves = rows - rows[:1]
+    if len(rows) == 1:
+        moves = np.cumsum(np.diff(rows, axis=1, prepend=rows[:, :1] - 1) != 1, axis=1)
+    _, first, group = np.unique(moves, axis=1, return_index=True, return_inverse=True)
+    return first, group.ravel()
+
+
+def module_key(
+    name: str, plan: StagePlan, arrays: tuple[Sequence[str], Sequence[str]], dtype: str
+) -> str:
+    """Hash of everything that the text depends on, the generator included."""
+    digest = hashlib.sha256(repr((_generator(), name, arrays, dtype)).encode())
+    for case, access in zip(plan.cases, plan.accesses, strict=True):
+        digest.update(repr((case.program.name, case.program.hash, access)).encode())
+    return digest.hexdigest()
+
+
+@cache
+def _generator() -> str:
+    """Hash of the files that write the text: a changed generator finds no old modules."""
+    files = (chunks.__file__, emit_native.__file__, native_preamble.__file__, __file__)
+    return hashlib.sha256(b"".join(Path(str(file)).read_bytes() for file in files)).hexdigest()
+
+
+_MODULE = '''"""{title}
+
+Generated by warpmpc; do not edit.  Kernel {name}, {dtype}, content {key}.
+{cases}
+"""
+
+import warp as wp
+
+BODY = r"""
+{body}
+"""
+
+real, table = wp.array3d(dtype=wp.{dtype}), wp.array1d(dtype=wp.int32)
+
+
+@wp.func_native(BODY)
+def evaluate(
+    {inputs},
+    table_in: table,
+    n_items: wp.int32,
+    thread: wp.int32,
+    {outputs},
+): ...
+
+
+@wp.kernel(module="unique", enable_backward=False)
+def {name}(
+    # In:
+    {inputs},
+    table_in: table,
+    n_items: wp.int32,
+    # Out:
+    {outputs},
+):
+    thread = wp.tid()
+    evaluate({arguments})
+'''
+
+_BODY = r"""{preamble}
+{structs}
+
+const int tile = (thread >> 5) / n_items, item = (thread >> 5) % n_items;
+if (tile >= {first_output}.shape[0]) return;
+const int* __restrict__ rows = table_in.data;
+const int kind = ROW(2 * item), begin = ROW(2 * item + 1);
+rows += begin;
+#define BASE(array) \
+    ((array).data + (Offset)(tile % (array).shape[0]) * (array).shape[1] * 32 + lane)
+#if defined(__CUDA_ARCH__)
+const int lane = thread & 31;
+#else
+if (thread & 31) return;  // one thread does the whole tile
+for (int lane = 0; lane < 32; lane += WIDTH)
+#endif
+switch (kind) {{
+{calls}
+}}"""
+
+
+def module_text(
+    name: str,
+    plan: StagePlan,
+    arrays: tuple[Sequence[str], Sequence[str]],
+    dtype: str,
+    title: str = "",
+) -> str:
+    """Text of the module; its kernel `name` takes the inputs, table, n_items and the outputs."""
+    inputs, outputs = [f"{array}_in" for array in arrays[0]], [f"{a}_out" for a in arrays[1]]
+    bases = ", ".join(f"BASE({array})" for array in (*inputs, *outputs))
+    structs, calls, cases = [], [], []
+    for number, (case, access) in enumerate(zip(plan.cases, plan.accesses, strict=True)):
+        structs.append(struct_text(case.program, f"Case{number}", access, dtype))
+        calls.append(f"case {number}: Case{number}::run({bases}, rows); break;")
+        cases.append(f"Case{number} is {case_text(case)}.")
+    body = _BODY.format(
+        preamble=preamble(dtype),
+        structs="\n\n".join(structs),
+        first_output=outputs[0],
+        calls="\n".join(calls),
+    )
+    return _MODULE.format(
+        title=" ".join((title or name).split()).replace("\\", "/").replace('"', "'"),
+        name=name,
+        dtype=dtype,
+        key=module_key(name, plan, arrays, dtype),
+        cases="\n".join(cases),
+        body=body,
+        inputs=",\n    ".join(f"{array}: real" for array in inputs),
+        outputs=",\n    ".join(f"{array}: real" for array in outputs),
+        arguments=", ".join([*inputs, "table_in", "n_items", "thread", *outputs]),
+    )
+
+
+def case_text(case: StageCase) -> str:
+    """For readers: the text itself does not depend on the stages."""
+    stages, name = np.asarray(case.stages), case.program.name
+    if stages.size == 1:
+        return f"{name}, first generated for stage {stages[0]}"
+    return f"{name}, first generated for {stages.size} stages from {stages.min()} to {stages.max()}"

@@ -1,0 +1,1 @@
+"""One folder per engine, each with its plan, source, kernels and launch; runtime serves all."""

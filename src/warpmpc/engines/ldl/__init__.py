@@ -1,0 +1,1 @@
+"""Table-driven LDL' factorisation and solves for any fixed pattern."""

@@ -1,0 +1,1 @@
+"""A whole MPC solve in one launch, one warp per problem."""

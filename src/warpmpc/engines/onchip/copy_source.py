@@ -1,0 +1,135 @@
+"""Native text of what lanes take from the caller's arrays and give back to them.
+
+Reads: a `LaneMemory`.  Produces: statements for `engines.onchip.solve_template`.  Arrays are copied by
+whole lines, to and from sections that are free then and have room for all nodes of all lanes.
+There every lane finds its own numbers; the table of `nodes` says where, see `LaneMemory.in_copy`.
+All is read before anything is written: for the compiler any two places might be the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from warpmpc.engines.onchip.lanes import LANES
+from warpmpc.engines.onchip.memory import LaneMemory
+from warpmpc.engines.onchip.reduction_source import block_of_lanes
+from warpmpc.engines.onchip.rounds import asked_for, declared, entry, forgotten, found
+
+
+class _Copied(NamedTuple):
+    """Arrays of the caller that are copied together."""
+
+    section: str  # of the copy
+    variables: str  # array of the variables
+    rows: str  # array of the rows
+    of_variables: str  # section of the variables between QPs
+    of_rows: str  # section of the rows
+
+
+_PLACES = "places"  # what is asked for: where nodes are in the copy
+_COPIED = (_Copied("Q", "d_of", "s_of", "X", "X"), _Copied("W", "z_of", "y_of", "Z", "R"))
+
+
+def _block(lines: list[str]) -> list[str]:
+    return [*block_of_lanes(lines), "SYNC"]
+
+
+def _arrays(memory: LaneMemory, copied: _Copied) -> list[tuple[str, int, int, int]]:
+    """Arrays with the first row of their copy, its rows, and the numbers of the array."""
+    rows = memory.sections["Z"].count
+    return [
+        (copied.variables, 0, rows, memory.n_vars),
+        (copied.rows, rows, len(memory.rows), memory.n_cons),
+    ]
+
+
+def _held(memory: LaneMemory) -> list[tuple[str, int, int, int]]:
+    """The same of parameters that have a copy, with its first number in place of its row."""
+    at = memory.held_at
+    return [(f"{n}_of", at[n], -(-count // LANES), count) for n, count in memory.held.items()]
+
+
+def _lines(how: str, memory: LaneMemory) -> list[str]:
+    """PUT or GIVE of all arrays."""
+    return [
+        f"{how}({copied.section}, {array}, {first}, {rows}, {count})"
+        for copied in _COPIED
+        for array, first, rows, count in _arrays(memory, copied)
+    ]
+
+
+def _own(memory: LaneMemory, copied: _Copied) -> list[str]:
+    """Where the numbers of all nodes lie."""
+    return [
+        f"MEM({copied.of_rows}_ROWS + {i})"
+        if node.is_row
+        else f"MEM({copied.of_variables}_ROWS + {memory.row_of(copied.of_variables, node)})"
+        for i, node in enumerate(memory.nodes)
+    ]
+
+
+def _in_copy(memory: LaneMemory, copied: _Copied) -> list[str]:
+    """The same in the copy."""
+    return [f"COPY_AT({copied.section}, {entry(i)})" for i in range(len(memory.nodes))]
+
+
+def _moved(to: list[str], taken_from: list[str]) -> list[str]:
+    """Assigns all of them, once all have been read."""
+    lines = [f"const SCALAR x{i} = {place};" for i, place in enumerate(taken_from)]
+    return [*lines, *(f"{place} = x{i};" for i, place in enumerate(to))]
+
+
+def places_forgotten(memory: LaneMemory) -> str:
+    """Says that nobody needs what was asked for before."""
+    return forgotten(len(memory.nodes), _PLACES)
+
+
+def places_asked_for(memory: LaneMemory) -> str:
+    """Asks where nodes are; anew every time, see ``nothing``: registers are for other numbers."""
+    return asked_for(len(memory.nodes), _PLACES, "nodes + nothing")
+
+
+def _places(memory: LaneMemory) -> list[str]:
+    return found(len(memory.nodes), _PLACES, "nodes")
+
+
+def arrays_asked_for(memory: LaneMemory) -> list[str]:
+    """Asks for parameters, d, s, z and y, and where their numbers are in the copy."""
+    arrays = [array for copied in _COPIED for array in _arrays(memory, copied)]
+    takes = [
+        f"TAKE({array}, {rows}, {count})" for array, _, rows, count in (*_held(memory), *arrays)
+    ]
+    return [*takes, declared(len(memory.nodes), _PLACES), places_asked_for(memory)]
+
+
+def taken(memory: LaneMemory) -> list[str]:
+    """Takes parameters, d, s, z and y.
+
+    Of the last four what is not finite leaves its mark, see ``odd`` and ``lost``.
+    """
+    held = [f"HOLD({array}, {first}, {n}, {count})" for array, first, n, count in _held(memory)]
+    lines = _places(memory)
+    for copied in _COPIED:
+        lines += ["{", *_moved(_own(memory, copied), _in_copy(memory, copied))]
+        for i, node in enumerate(memory.nodes):
+            is_z = copied.of_variables == "Z" and not node.is_row
+            lines.append(f"OF_LANE({'lost' if is_z else 'odd'}) += x{i} * 0;")
+        lines.append("}")
+    return [*_block([*held, *_lines("PUT", memory)]), *_block(lines)]
+
+
+def given_back(memory: LaneMemory) -> list[str]:
+    """Gives d, s, z and y back; `places_asked_for` comes before."""
+    lines = _places(memory)
+    for copied in _COPIED:
+        lines += ["{", *_moved(_in_copy(memory, copied), _own(memory, copied)), "}"]
+    return [*_block(lines), *block_of_lanes(_lines("GIVE", memory))]
+
+
+def moved(memory: LaneMemory) -> list[str]:
+    """Moves z along d."""
+    return [
+        f"MEM(Z_ROWS + {memory.row_of('Z', node)}) += taken * MEM(X_ROWS + {i});"
+        for i, node in enumerate(memory.nodes)
+        if not node.is_row
+    ]

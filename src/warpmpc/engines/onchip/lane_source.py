@@ -1,0 +1,396 @@
+"""Straight-line native text of a lane: its elimination, and one ADMM iteration.
+
+Reads: a `LaneMemory`.  Produces: statements for `engines.onchip.solve_source`, which defines the names:
+
+    EACH_LANE              what follows is done for every lane: by itself, or in a loop on the CPU
+    MEM(section + row)     a number of the lane; sections are Z_ROWS, X_ROWS, ...
+    KEEP(i, name)          number i that a lane keeps under a name, see `KEPT`
+    SAVE_NOW, SAVE_LATE(i, name, value), LOAD(i, name)    the same, through memory where registers
+                           are needed for other numbers; on CUDA at once, on the CPU at the end of a
+                           block, because a compiler takes long to see that stores between change
+                           nothing else
+    LOAD_AS(i, name, j, saved)    what is saved as number j under another name
+    FROM_BEFORE(i, to, name, h), FROM_BEHIND(...)    takes it from the lane h before or behind
+    FROM_ACROSS(i, to, name, h)    behind in lanes whose bit h is zero, else before
+    IF_BEFORE(x), IF_BEHIND(x)    x, but zero in the first, or in the last lane
+    OF_LANE(x)             the lane's part of a number of all lanes
+    SIGMA, OMEGA, R_ROW, R_EQUAL
+
+Local variables: ``r3`` is node 3 in a solve, ``k...`` an entry that is being eliminated.
+"""
+
+from __future__ import annotations
+
+from warpmpc.codegen.emit_native import literal
+from warpmpc.engines.onchip.entries_source import LaneEntries
+from warpmpc.engines.onchip.lanes import Node, Pair, pair
+from warpmpc.engines.onchip.memory import LaneMemory
+from warpmpc.engines.onchip.reduction_source import block_of_lanes, kept, reduction
+from warpmpc.symbolic.derivatives.row_kinds import RowKind
+
+_LONGEST_LOOP = 1000  # multiply-adds; measured on an H200: up to 700 are faster unfolded
+_MOST_KEPT = 150  # registers; a cartpole needs 144 and has no others left
+# What lanes keep between blocks: entries of L, inverse pivots, couplings with separators, the
+# right-hand side of separators, the same reduced, what goes to the next lane, the solution, what
+# comes from both sides, and blocks of the reduction.
+KEPT = ("l", "i", "e", "g", "s", "b", "y", "before", "behind", "u")
+
+
+def registers_of(dtype: str) -> int:
+    """Registers of a number."""
+    return {"float32": 1, "float64": 2}[dtype]
+
+
+class LaneText:
+    """The text of one problem."""
+
+    def __init__(self, memory: LaneMemory, dtype: str):
+        """Finds which numbers of the factorisation have to be kept.
+
+        Args:
+            memory: Where everything lies.
+            dtype: "float32" or "float64".
+        """
+        self._m, self._dtype = memory, dtype
+        self._own = list(memory.layout.separators)
+        self._next = [memory.layout.ahead(node) for node in self._own]
+        order = memory.elimination.order
+        inside = set(order)
+        pairs = [
+            (j, t)
+            for j, column in zip(order, memory.elimination.columns, strict=True)
+            for t in column
+            if t in inside
+        ]
+        self._l = {entry: i for i, entry in enumerate(pairs)}
+        self._touched = {t for _, t in pairs}
+        self._couplings = [
+            (node, beyond)
+            for node in order
+            for beyond in (*self._own, *self._next)
+            if pair(node, beyond) in memory.layout.edges
+        ]
+
+    # --- numbers of K ---
+
+    def entry(self, a: Node, b: Node) -> str | None:
+        """Text of an entry of P or A, None where there is none."""
+        key, m = pair(a, b), self._m
+        if key in m.literals:
+            return literal(m.literals[key], self._dtype)
+        terms = [f"MEM(W_ROWS + {m.entries[key]})"] if key in m.entries else []
+        if key in m.incoming:
+            terms.append(f"MEM(W_ROWS + {m.incoming[key]})")
+        return f"({' + '.join(terms)})" if terms else None
+
+    def inverse_rho(self, node: Node) -> str:
+        """Text of 1/rho of a row."""
+        m = self._m
+        if node in m.rho:
+            return f"MEM(RHO_ROWS + {m.rho[node]})"
+        slot = m.layout.row_slot(node)
+        # A soft row is no equality, whatever its bounds: see `qp.scaling`.
+        return "R_EQUAL" if slot.kind is RowKind.EQUALITY and not slot.soft else "R_ROW"
+
+    def rho(self, node: Node) -> str:
+        """Text of rho of a row."""
+        known = node not in self._m.rho  # then the compiler divides
+        inverse = self.inverse_rho(node)
+        return f"(1 / {inverse})" if known else f"DIVIDED((SCALAR)1, {inverse})"
+
+    def _diagonal(self, node: Node) -> str:
+        if node.is_row:
+            return f"-{self.inverse_rho(node)}"
+        entry = self.entry(node, node)
+        return f"SIGMA + {entry}" if entry else "SIGMA"
+
+    def _start(self, key: Pair) -> str | None:
+        """Text of an entry of K, None where there is none."""
+        a, b = key
+        return self._diagonal(a) if a == b else self.entry(a, b)
+
+    # --- elimination ---
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many numbers a lane keeps under each name of `KEPT`."""
+        m = self._m
+        couplings = {"e": len(self._couplings)}
+        factor = {"l": len(self._l), "i": m.n_interior, **couplings}
+        blocks = {"u": m.kept_blocks * m.n_separators**2}
+        return factor | dict.fromkeys(KEPT[3:-1], m.n_separators) | blocks
+
+    def elimination(self) -> list[str]:
+        """Eliminates the interior.
+
+        Keeps L, inverse pivots and the coupling with separators; what remains between separators is
+        in ``diag``, ``above`` and ``ahead``.
+        """
+        work = LaneEntries(self._start, self._next)
+        m, keep = self._m, []
+        for j, column in zip(m.elimination.order, m.elimination.columns, strict=True):
+            d, number = work.need(j, j), m.place[j]
+            pivot = f"p{number}"
+            inverse = self._pivot(j) if self._has_known_pivot(j) else f"invert({d})"
+            work.lines.append(f"const SCALAR {pivot} = {inverse};")
+            if not self._has_known_pivot(j):
+                keep.append(f"({number}, i, {pivot})")
+                work.lines.append(f"SAVE_NOW{keep[-1]}")
+            names = []
+            for target in column:
+                value, name = work.need(j, target), f"t{number}_{work.label(target)}"
+                work.lines.append(f"const SCALAR {name} = {value} * {pivot};")
+                if (j, target) in self._l:
+                    keep.append(f"({self._l[j, target]}, l, {name})")
+                    work.lines.append(f"SAVE_NOW{keep[-1]}")
+                names.append((target, name, value))
+            for at, (row, factor, _) in enumerate(names):
+                for col, _, value in names[: at + 1]:
+                    work.subtract(row, col, f"{factor} * {value}")
+        lines = [*work.lines, *self._remaining(work)]
+        for i, (a, b) in enumerate(self._couplings):
+            if not self._is_literal(a, b):
+                keep.append(f"({i}, e, {self.entry(a, b)})")
+        return block_of_lanes([*lines, *(f"SAVE_LATE{what}" for what in keep)])
+
+    def _has_known_pivot(self, node: Node) -> bool:
+        """Whether a pivot is -1/rho of a row, and rho is known."""
+        return node.is_row and node not in self._m.rho and node not in self._touched
+
+    def _pivot(self, node: Node) -> str:
+        """Text of an inverse pivot."""
+        if self._has_known_pivot(node):
+            return f"(-{self.rho(node)})"
+        return kept("i", self._m.place[node])
+
+    def loaded(self) -> list[str]:
+        """Takes back what the elimination saved."""
+        pivots = [
+            self._m.place[node]
+            for node in self._m.elimination.order
+            if not self._has_known_pivot(node)
+        ]
+        numbers = {"l": range(len(self._l)), "i": pivots}
+        lines = [f"LOAD({i}, {name})" for name, of_name in numbers.items() for i in of_name]
+        lines += [f"LOAD_AS({i}, u, {i}, u)" for i in range(self.counts["u"])]
+        return lines + [
+            f"LOAD_AS({i}, e, {self._m.entries[pair(*nodes)]}, k)"
+            for i, nodes in enumerate(self._couplings)
+            if not self._is_literal(*nodes)
+        ]
+
+    @property
+    def keeps_factor(self) -> bool:
+        """Whether L stays in registers while the reduction is prepared, whose blocks need some."""
+        return (len(self._l) + self._m.n_interior) * registers_of(self._dtype) <= _MOST_KEPT
+
+    def _remaining(self, work: LaneEntries) -> list[str]:
+        """What the elimination leaves between separators."""
+        lines = []
+        for i, row in enumerate(self._own):
+            for j, col in enumerate(self._own[: i + 1]):
+                lines.append(f"OF_LANE(diag[{i}][{j}]) = {work.value(row, col)};")
+            for j, col in enumerate(self._next):
+                lines.append(f"OF_LANE(above[{i}][{j}]) = {work.value(row, col)};")
+        for i, row in enumerate(self._next):
+            for j, col in enumerate(self._next[: i + 1]):
+                value = work.value(row, col, given=False)
+                lines.append(f"OF_LANE(ahead[{i}][{j}]) = {value};")
+        return lines
+
+    @property
+    def couplings(self) -> set[Pair]:
+        """Entries of K between the interior and separators."""
+        return {pair(a, b) for a, b in self._couplings}
+
+    def _is_literal(self, a: Node, b: Node) -> bool:
+        return pair(a, b) in self._m.literals
+
+    def _coupling(self, node: Node, beyond: Node) -> str:
+        if self._is_literal(node, beyond):
+            return literal(self._m.literals[pair(node, beyond)], self._dtype)
+        return kept("e", self._couplings.index((node, beyond)))
+
+    # --- one iteration ---
+
+    def _solve(self) -> list[str]:
+        """R becomes the solution with the interior alone."""
+        m, lines = self._m, []
+        order, columns = m.elimination.order, m.elimination.columns
+        for j, column in zip(order, columns, strict=True):
+            lines += [
+                f"r{m.place[t]} -= {kept('l', self._l[j, t])} * r{m.place[j]};"
+                for t in column
+                if (j, t) in self._l
+            ]
+        for j, column in zip(reversed(order), reversed(columns), strict=True):
+            r = f"r{m.place[j]}"
+            lines.append(f"{r} *= {self._pivot(j)};")
+            lines += [
+                f"{r} -= {kept('l', self._l[j, t])} * r{m.place[t]};"
+                for t in column
+                if (j, t) in self._l
+            ]
+        return lines
+
+    def _right_hand_side(self) -> list[str]:
+        return [f"SCALAR r{i} = MEM(R_ROWS + {i});" for i in range(self._m.n_interior)]
+
+    @property
+    def folds(self) -> bool:
+        """Whether both solves of an iteration, and all levels of the reduction, are one text.
+
+        A loop whose text does not fit into a scheduler's instruction cache is fetched at half the
+        speed; a short one is faster without branches.  A loop over levels finds no registers.
+        """
+        return self.counted_operations() > _LONGEST_LOOP and not self._m.kept_blocks
+
+    def iteration(self) -> list[str]:
+        """One ADMM iteration: R and g are right-hand sides before and after."""
+        update = [line for node in self._m.elimination.order for line in self._update(node)]
+        update += self._update_separators()
+        between = self._between()
+        if not self.folds:
+            first = [*self._right_hand_side(), *self._solve(), *self._outwards()]
+            second = [*self._right_hand_side(), *self._inwards(), *self._solve(), *update]
+            return [*block_of_lanes(first), *between, *block_of_lanes(second)]
+        both = [
+            *self._right_hand_side(),
+            *("if (half) {", *self._inwards(), "}"),
+            *self._solve(),
+            *("if (half) {", *update, "} else {", *self._outwards(), "}"),
+        ]
+        loop = "ROLLED for (int half = 0; half < 2; ++half) {"
+        return [loop, *block_of_lanes(both), "if (!half) {", *between, "}", "}"]
+
+    def _between(self) -> list[str]:
+        """Solves for the separators."""
+        separators = range(self._m.n_separators)
+        if not separators:
+            return []
+        taken = [f"{kept('s', i)} -= IF_BEFORE({kept('before', i)});" for i in separators]
+        return [
+            *(f"FROM_BEFORE({i}, before, b, 1)" for i in separators),
+            *block_of_lanes(taken),
+            *reduction(self._m, folds=self.folds),
+            *(f"FROM_BEHIND({i}, behind, y, 1)" for i in separators),
+        ]
+
+    def _outwards(self) -> list[str]:
+        """Right-hand sides of the own separators, and what those of the next lane lose."""
+        lines = [
+            f"{kept('s', i)} = {kept('g', i)}; {kept('b', i)} = 0;"
+            for i in range(self._m.n_separators)
+        ]
+        for node, beyond in self._couplings:
+            product = f"{self._coupling(node, beyond)} * r{self._m.place[node]};"
+            if beyond in self._own:
+                lines.append(f"{kept('s', self._own.index(beyond))} -= {product}")
+            else:
+                lines.append(f"{kept('b', self._next.index(beyond))} += {product}")
+        return lines
+
+    def _inwards(self) -> list[str]:
+        """Takes the separators from the right-hand side of the interior."""
+        lines = [
+            f"const SCALAR m{i} = IF_BEHIND({kept('behind', i)});"
+            for i in range(self._m.n_separators)
+        ]
+        for node, beyond in self._couplings:
+            own = beyond in self._own
+            at = kept("y", self._own.index(beyond)) if own else f"m{self._next.index(beyond)}"
+            lines.append(f"r{self._m.place[node]} -= {self._coupling(node, beyond)} * {at};")
+        return lines
+
+    def _update_separators(self) -> list[str]:
+        n, lines = self._m.n_interior, []
+        for i in range(self._m.n_separators):
+            x, y = f"MEM(X_ROWS + {n + i})", kept("y", i)
+            lines.append(f"{{ const SCALAR x = OMEGA * {y} + (1 - OMEGA) * {x}; {x} = x;")
+            lines.append(f"{kept('g', i)} = SIGMA * x - MEM(Q_ROWS + {n + i}); }}")
+        return lines
+
+    def _update(self, node: Node) -> list[str]:
+        """The ADMM update of an interior node."""
+        i = self._m.place[node]
+        x = f"MEM(X_ROWS + {i})"
+        if not node.is_row:
+            return [
+                f"{{ const SCALAR x = OMEGA * r{i} + (1 - OMEGA) * {x}; {x} = x;",
+                f"MEM(R_ROWS + {i}) = SIGMA * x - MEM(Q_ROWS + {i}); }}",
+            ]
+        return [
+            f"{{ SCALAR v = {x}; {self.bounds(node)}",
+            f"const SCALAR s = {self.project(node)};",
+            f"v = s + (1 - OMEGA) * (v - s) + OMEGA * {self.inverse_rho(node)} * r{i};",
+            f"{x} = v;",
+            f"MEM(R_ROWS + {i}) = 2 * {self.project(node)} - v; }}",
+        ]
+
+    def bounds(self, node: Node) -> str:
+        """Declares ``lo`` and ``hi`` as far as the row has them."""
+        m, kind = self._m, self._m.layout.row_slot(node).kind
+        stored = f"MEM(Q_ROWS + {m.place[node]})"
+        if node in m.upper:
+            return f"const SCALAR lo = {stored}, hi = MEM(U_ROWS + {m.upper[node]});"
+        return f"const SCALAR {'hi' if kind is RowKind.UPPER else 'lo'} = {stored};"
+
+    def both_bounds(self, node: Node) -> str:
+        """Declares ``lo`` and ``hi``, also where the row has none."""
+        kind = self._m.layout.row_slot(node).kind
+        other = {
+            RowKind.EQUALITY: " const SCALAR hi = lo;",
+            RowKind.LOWER: " const SCALAR hi = INFINITY;",
+            RowKind.UPPER: " const SCALAR lo = -INFINITY;",
+        }
+        return self.bounds(node) + other.get(kind, "")
+
+    def projected(self, node: Node, *, both_bounds: bool = False) -> str:
+        """Declares ``v`` of a row, its bounds, and ``s``."""
+        bounds = self.both_bounds(node) if both_bounds else self.bounds(node)
+        v = f"const SCALAR v = MEM(X_ROWS + {self._m.place[node]});"
+        return f"{v} {bounds}\nconst SCALAR s = {self.project(node)};"
+
+    def penalties(self, node: Node, side: int) -> tuple[str, str] | None:
+        """Texts of the linear and the quadratic coefficient of a soft side, None if it is hard."""
+        soft = self._m.soft
+        if (node, side) not in soft:
+            return None
+        return f"MEM(H_ROWS + {soft[node, side]})", f"MEM(H_ROWS + {soft[node, side + 2]})"
+
+    def project(self, node: Node) -> str:
+        """Text of s, from ``v`` and the bounds."""
+        slot = self._m.layout.row_slot(node)
+        clip = {
+            RowKind.EQUALITY: "lo",
+            RowKind.LOWER: "MAX(v, lo)",
+            RowKind.UPPER: "MIN(v, hi)",
+        }.get(slot.kind, "MIN(MAX(v, lo), hi)")
+        if not slot.soft:
+            return clip
+        # Beyond a soft bound s gives way; see `qp.soft`.
+        gives = []
+        for side, sign, beyond in ((0, "-", f"{clip} - v"), (1, "+", f"v - {clip}")):
+            found = self.penalties(node, side)
+            if found is not None:
+                b, a = found
+                gives.append(f" {sign} MAX({a} * ({beyond}) - {b}, (SCALAR)0)")
+        return f"({clip}{''.join(gives)})"
+
+    def counted_values(self) -> dict[str, int]:
+        """Numbers of a lane that live in registers during the iteration."""
+        m = self._m
+        varying = sum(not self._is_literal(a, b) for a, b in self._couplings)
+        constant = sum(map(self._has_known_pivot, m.elimination.order))
+        return {
+            "factor": len(self._l) + m.n_interior - constant,
+            "couplings": varying,
+            "working": m.n_interior + 2 * m.n_separators,
+            "reduction": self.counts["u"],
+        }
+
+    def counted_operations(self) -> int:
+        """Multiply-adds of one iteration and lane, without the update."""
+        m = self._m
+        solves = 2 * (2 * len(self._l) + m.n_interior) + 2 * len(self._couplings)
+        return solves + m.n_blocks * m.n_separators**2

@@ -1,0 +1,398 @@
+"""Native text of a whole MPC solve by one warp per problem.
+
+Reads: `LaneText`, programs of the stages with their offsets, the rule of the line search.
+Produces: a body for `codegen.kernel_source`; see `engines.onchip.solve_template` for what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from warpmpc.codegen.emit_native import Access, literal, place_text
+from warpmpc.codegen.ir import ScalarProgram
+from warpmpc.codegen.kernel_source import inlined
+from warpmpc.codegen.native.preamble import TINY, preamble
+from warpmpc.codegen.stage_functions import StagePlan
+from warpmpc.engines.onchip.check_source import LaneChecks
+from warpmpc.engines.onchip.check_template import OnchipChecks, qp_texts
+from warpmpc.engines.onchip.copy_source import (
+    arrays_asked_for,
+    given_back,
+    moved,
+    places_asked_for,
+    places_forgotten,
+    taken,
+)
+from warpmpc.engines.onchip.end_template import OnchipEnd, end_texts
+from warpmpc.engines.onchip.head_template import FUNCTIONS, HEAD, INVERT
+from warpmpc.engines.onchip.lane_source import LaneText
+from warpmpc.engines.onchip.lanes import Node
+from warpmpc.engines.onchip.memory import LaneMemory
+from warpmpc.engines.onchip.parameter_source import OnchipInputs
+from warpmpc.engines.onchip.reduction_template import COUPLE, REDUCE
+from warpmpc.engines.onchip.residual_source import LaneResiduals
+from warpmpc.engines.onchip.rounds import ROUND, asked_for, declared, dispatched, item_width
+from warpmpc.engines.onchip.solve_template import NO_PART, PHASES, REPORT, SOLVE
+from warpmpc.engines.three_launch.search_source import (
+    POINT_SUMS,
+    REPORT_ROWS,
+    SearchRule,
+    collected,
+)
+from warpmpc.symbolic.derivatives.row_kinds import RowKind
+
+_JOINED = {"+": "{} + {}", "max": "MAX({}, {})"}
+_FOLLOWING = 2000  # an H200 has 660 cartpoles, 1056 cars or 1848 pendulums at a time
+STATIC_SHARED = 48 * 1024  # bytes that a kernel may declare itself
+
+
+@dataclass(frozen=True)
+class OnchipNumbers:
+    """Settings that are numbers of the text.
+
+    Attributes:
+        sigma: Of the ADMM iteration.
+        relaxation: Likewise.
+        inverse_rho: 1/rho of inequalities, equalities and free rows.
+        same: Distance below which bounds are equal.
+        absent: Size from which bounds are absent.
+        checks: When QPs end; None: after a fixed number of iterations.
+        end: When SQP iterations end, if that is not fixed.
+    """
+
+    sigma: float
+    relaxation: float
+    inverse_rho: tuple[float, float, float]
+    same: float
+    absent: float
+    checks: OnchipChecks | None = None
+    end: OnchipEnd | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class OnchipPlans:
+    """Programs of the stages; items are rounds of 32 lanes, see `engines.onchip.rounds`.
+
+    Attributes:
+        linearize: To the contributions named in `outputs`, then to what `evaluate` returns.
+        outputs: Of `linearize`.
+        evaluate: To cost and violations; the last input is d.
+        names: Of the inputs at a point.
+    """
+
+    linearize: StagePlan
+    outputs: Sequence[str]
+    evaluate: StagePlan
+    names: Sequence[str]
+
+
+def _kept_text(kept: dict[str, int], saved: dict[str, int]) -> str:
+    """Declares what lanes keep and save: local variables on CUDA, arrays on the CPU."""
+    names = ", ".join(f"{name}{i}" for name, count in kept.items() for i in range(count))
+    every = kept | saved
+    arrays = [f"SCALAR kept_{name}[{max(count, 1)}][32];" for name, count in every.items()]
+    there = [f"SCALAR {names};"] if names else []
+    there += [f"SCALAR saved_{name}[{max(every[name], 1)}];" for name in ("l", "i", "u", *saved)]
+    return "\n".join(["#if defined(__CUDA_ARCH__)", *there, "#else", *arrays, "#endif"])
+
+
+def _penalties(lane: LaneText, node: Node) -> list[str]:
+    """Penalties become coefficients of the proximal map; see `qp.soft`."""
+    lines = []
+    for penalties in filter(None, (lane.penalties(node, side) for side in (0, 1))):
+        b, a = penalties
+        lines += [
+            f"is_crossed = (({b} < 0) | ({a} < 0)) ? (SCALAR)1 : is_crossed;",
+            f"is_broken = (({b} != {b}) | ({a} != {a})) ? (SCALAR)1 : is_broken;",
+            f"{{ const bool hard = {b} > INFINITE || {a} > INFINITE;",
+            f"const SCALAR whole = {lane.rho(node)} + (hard ? (SCALAR)0 : {a});",
+            f"{b} = hard ? (SCALAR)INFINITY : DIVIDED({b}, whole);",
+            # Checks know a linear penalty by this one, which has to be exact.
+            f"{a} = (hard || {a} == 0) ? (SCALAR)1 : DIVIDED((SCALAR)1, r * whole); }}",
+        ]
+    return lines
+
+
+def onchip_head(
+    memory: LaneMemory, dtype: str, *, static: bool, profile: bool, together: int = 1
+) -> str:
+    """What precedes the body: types, memory, exchange between lanes.
+
+    Args:
+        memory: Where everything lies.
+        dtype: "float32" or "float64".
+        static: Whether the kernel declares its shared memory itself.
+        profile: Whether it counts cycles.
+        together: Problems of a block.
+    """
+    defines = {"WIDTH": 1, "STATIC": int(static), "MEMORY_ROWS": memory.n_rows}
+    defines["TOGETHER"] = together
+    letter = "f" if dtype == "float32" else "d"  # of a register
+    defines["SINGLE"] = int(dtype == "float32")
+    defines |= {
+        "PROFILE": int(profile),
+        "PHASES": len(PHASES),
+        "OPAQUE(x)": f'asm volatile("" : "+{letter}"(x));',
+    }
+    defines |= {f"{name}_ROWS": s.first for name, s in memory.sections.items()}
+    defines |= {
+        "X_COUNT": memory.sections["X"].count,
+        "R_COUNT": memory.sections["R"].count,
+        "NX": max(memory.n_separators, 1),  # of arrays, which nobody uses without separators
+        "LEVELS": memory.levels,
+        "STORED_BLOCKS": memory.stored_blocks,
+        "KEPT_BLOCKS": memory.kept_blocks,
+        "K_COUNT": memory.dump,
+        "KEEPS_FACTOR": int(LaneText(memory, dtype).keeps_factor),
+    }
+    lines = "".join(f"#define {name} {value}\n" for name, value in defines.items())
+    counts = (LaneText(memory, dtype).counts, LaneResiduals(memory, dtype).counts)
+    head = HEAD.replace("KEPT_NUMBERS", _kept_text(*counts))
+    return f"{lines}#define TINY {TINY[dtype]}\n{preamble(dtype)}{FUNCTIONS}{head}{REDUCE}"
+
+
+class OnchipText:
+    """The body of one problem."""
+
+    def __init__(
+        self, memory: LaneMemory, plans: OnchipPlans, rule: SearchRule, numbers: OnchipNumbers
+    ):
+        """Keeps what the text is made from."""
+        self._m, self._plans, self._rule, self._numbers = memory, plans, rule, numbers
+        self.plans = [plans.linearize, plans.evaluate]
+        self._inputs = OnchipInputs(plans.names, memory)
+        self.has_checks = numbers.checks is not None
+
+    def body(self, dtype: str, *, record: bool, restart: bool, ends: bool = False) -> str:
+        """The text.
+
+        Args:
+            dtype: "float32" or "float64".
+            record: Whether every iteration reports.
+            restart: Whether QPs start from direction zero.
+            ends: Whether converged and failed problems leave.
+        """
+        lane, rule, nothing = LaneText(self._m, dtype), self._rule, ""
+        residuals = LaneResiduals(self._m, dtype)
+        end, soft = self._numbers.end if ends else None, bool(self._m.soft)
+        always = record or rule.weighs or soft or end is not None
+        texts = {
+            "invert": INVERT,
+            "inputs": self._inputs.pointers(),
+            "inputs_later": self._inputs.asked_later(),
+            "rounds": self._rounds(),
+            "ladder": ", ".join(literal(step, dtype) for step in rule.ladder),
+            "clear": "\n".join(self._clear()),
+            "linearize": self._linearize(dtype),
+            "linearize_first": " ".join([self._first_entries("linearize"), *self._lacks("ASK")]),
+            "evaluate_first": self._first_entries("evaluate"),
+            "prepare": "\n".join(self._prepare(lane, restart=restart)),
+            "eliminate": "\n".join(lane.elimination()),
+            "couple": COUPLE if self._m.n_separators else nothing,
+            "separators": "\n".join(self._separators()),
+            "slope": nothing if always else "\n".join(self._slope()),
+            "add_incoming": "\n".join(self._add_incoming()),
+            "evaluate": self._evaluate(dtype),
+            "finish": "\n".join(self._finish(lane)),
+            "save_couplings": "\n".join(residuals.save(couplings=True)),
+            "save_rest": "\n".join(residuals.save(couplings=False)),
+            "ask": "\n".join(arrays_asked_for(self._m)),
+            "forget_places": places_forgotten(self._m),
+            "ask_places": places_asked_for(self._m),
+            "read": "\n".join(taken(self._m)),
+            "move": "\n".join(moved(self._m)),
+            "write": "\n".join(given_back(self._m)),
+        }
+        loop = {
+            "loaded": "\n".join(["FORGET", *lane.loaded()]),
+            "iterate": "\n".join(lane.iteration()),
+            "correct": "\n".join(self._correct(lane)),
+        }
+        checks = LaneChecks(self._m, dtype)
+        of_qp = qp_texts(loop, checks, self._numbers.checks, doubts=end is not None)
+        lines = "\n".join(residuals.report())
+        first = texts["evaluate_first"]
+        report = REPORT.format(residuals=lines, evaluate_first=first, checked=of_qp.pop("checked"))
+        texts |= {"report": report, **of_qp}
+        values = {"scale": rule.scale, "slack": rule.slack, "accepts": rule.accepts}
+        values |= end_texts(end, dtype, soft=soft)
+        values |= {"fallback": str(rule.fallback), "report_rows": str(len(REPORT_ROWS))}
+        values["no_part"] = str(NO_PART)
+        return self._settings(dtype, record=record, always=always) + SOLVE.format(**texts, **values)
+
+    def _settings(self, dtype: str, *, record: bool, always: bool) -> str:
+        n = self._numbers
+        row, equal, free = n.inverse_rho
+        numbers = {"SIGMA": n.sigma, "OMEGA": n.relaxation, "R_ROW": row, "R_EQUAL": equal}
+        numbers |= {"R_FREE": free, "SAME": n.same, "ABSENT": n.absent}
+        lines = [f"#define {name} {literal(value, dtype)}" for name, value in numbers.items()]
+        lines.append(f"#define POINTS {len(self._rule.ladder)}")
+        lines.append(f"#define FOLLOWING (Offset){_FOLLOWING}")
+        lines += [f"#define RECORD {int(record)}", f"#define REPORT_ALWAYS {int(always)}"]
+        for name in ("linearize", "evaluate"):
+            plan = getattr(self._plans, name)
+            lines.append(f"#define {name.upper()}_ITEMS {plan.n_items}")
+            lines.append(f"#define {name.upper()}_WIDTH {item_width(plan)}")
+        lines.append(f"#define CHECKS {int(n.checks is not None)}")
+        lines += n.checks.defines(dtype) if n.checks else []
+        return "\n".join(lines)
+
+    def _rounds(self) -> str:
+        """Declares what is asked for ahead of rounds."""
+        width = max(item_width(plan) for plan in self.plans)
+        return " ".join([declared(width, ROUND), *self._lacks("AHEAD")])
+
+    def _lacks(self, how: str) -> list[str]:
+        return [f"{how}_LACKS({word})" for word in range(len(self._m.diagonals))]
+
+    def _first_entries(self, name: str) -> str:
+        """Asks for the numbers of the first round of a plan."""
+        return asked_for(item_width(getattr(self._plans, name)), ROUND, f"{name}_in.data")
+
+    def _clear(self) -> list[str]:
+        """Linear costs are added up; variables that a lane does not have get a one in K."""
+        m = self._m
+        lines = [f"MEM(Q_ROWS + {i}) = 0;" for i, node in enumerate(m.nodes) if not node.is_row]
+        for word, diagonals in enumerate(m.diagonals):
+            lines.append(f"{{ const int absent = LACKS({word});")
+            lines.append("if (absent) {")
+            for bit, row in enumerate(diagonals):
+                lines.append(f"if (absent & {1 << bit}u) MEM(W_ROWS + {row}) = 1;")
+            lines.append("}}")
+        return lines
+
+    def _add_incoming(self) -> list[str]:
+        """Linear costs that come from the lane before."""
+        m = self._m
+        return [
+            f"MEM(Q_ROWS + {i}) += MEM(W_ROWS + {m.incoming[node]});"
+            for i, node in enumerate(m.nodes)
+            if node in m.incoming
+        ]
+
+    def _linearize(self, dtype: str) -> str:
+        plan = self._plans.linearize
+        cases = [
+            self._written(case.program, access, dtype)
+            for case, access in zip(plan.cases, plan.accesses, strict=True)
+        ]
+        return dispatched(plan, cases)
+
+    def _written(self, program: ScalarProgram, access: Access, dtype: str) -> list[str]:
+        lines, values = inlined(program, access, dtype, **self._inputs.reads())
+        count = len(self._plans.outputs)
+        stores = []
+        outputs = zip(self._plans.outputs, access.outputs, values[:count], strict=True)
+        for name, places, of_output in outputs:
+            for place, value in zip(places, of_output, strict=True):
+                to, number = f"*(base + {place_text(place)})", f"NUMBER({value})"
+                if name in ("P", "q"):
+                    # Read before all stores: for the compiler they might be to the same place.
+                    lines.append(f"const SCALAR sum{len(stores)} = {to};")
+                    number = f"sum{len(stores)} + {number}"
+                stores.append(f"{to} = {number};")
+        lines += stores
+        lines.append("if (!iteration) {")  # later this is known from the search before
+        for (name, how), (value,) in zip(POINT_SUMS, values[count:], strict=True):
+            of_lane, number = f"OF_LANE({name}_of)", f"NUMBER({value})"
+            lines.append(f"{of_lane} = {_JOINED[how].format(of_lane, number)};")
+        return [*lines, "}"]
+
+    def _prepare(self, lane: LaneText, *, restart: bool) -> list[str]:
+        """Bounds, 1/rho and penalties of rows, v and right-hand sides; what v lacks is saved."""
+        m, lines = self._m, []
+        for i, node in enumerate(m.nodes):
+            if node.is_row:
+                lines += ["{", *self._row(lane, i, node, restart=restart), "}"]
+                continue
+            if restart:
+                lines.append(f"MEM(X_ROWS + {i}) = (SCALAR)0;")
+            if i < m.n_interior:
+                x = f"MEM(X_ROWS + {i})"
+                lines.append(f"MEM(R_ROWS + {i}) = SIGMA * {x} - MEM(Q_ROWS + {i});")
+        return lines
+
+    def _row(self, lane: LaneText, i: int, node: Node, *, restart: bool) -> list[str]:
+        m, slot = self._m, self._m.layout.row_slot(node)
+        kind, lines = slot.kind, [lane.bounds(node)]
+        names = ("lo", "hi") if node in m.upper else ("hi",) if kind is RowKind.UPPER else ("lo",)
+        if kind is RowKind.UNKNOWN:
+            equal = "R_ROW" if slot.soft else "R_EQUAL"
+            lines += [
+                f"const SCALAR kind = hi - lo < SAME ? {equal} : R_ROW;",
+                "const SCALAR r = ((lo < -ABSENT) & (hi > ABSENT)) ? R_FREE : kind;",
+                f"MEM(RHO_ROWS + {m.rho[node]}) = r;",
+            ]
+        else:
+            lines.append(f"const SCALAR r = {lane.inverse_rho(node)};")
+        lines += [f"is_broken = {name} != {name} ? (SCALAR)1 : is_broken;" for name in names]
+        if len(names) == 2:
+            lines.append("is_crossed = lo > hi ? (SCALAR)1 : is_crossed;")
+        if "lo" in names:
+            lines.append("is_crossed = lo > INFINITE ? (SCALAR)1 : is_crossed;")
+        if "hi" in names or kind is RowKind.EQUALITY:
+            lines.append(f"is_crossed = {names[-1]} < -INFINITE ? (SCALAR)1 : is_crossed;")
+        lines += _penalties(lane, node)
+        s = "(SCALAR)0" if restart else f"MEM(X_ROWS + {i})"
+        return [
+            *lines,
+            f"const SCALAR s = {s}, v = s + r * MEM(R_ROWS + {i});",
+            f"SAVE({m.row_number[node]}, c, OMEGA * (s - {lane.project(node)}))",
+            f"MEM(X_ROWS + {i}) = v; MEM(R_ROWS + {i}) = 2 * s - v;",
+        ]
+
+    def _separators(self) -> list[str]:
+        """Right-hand sides of the separators."""
+        n = self._m.n_interior
+        return [
+            f"KEEP({i}, g) = SIGMA * MEM(X_ROWS + {n + i}) - MEM(Q_ROWS + {n + i});"
+            for i in range(self._m.n_separators)
+        ]
+
+    def _correct(self, lane: LaneText) -> list[str]:
+        """The first iteration starts from s of the QP before, not from the projection of v."""
+        lines = []
+        for node, number in self._m.row_number.items():
+            i = self._m.place[node]
+            x = f"MEM(X_ROWS + {i})"
+            lines += [
+                f"{{ const SCALAR v = {x} + SAVED({number}, c); {lane.bounds(node)}",
+                f"{x} = v; MEM(R_ROWS + {i}) = 2 * {lane.project(node)} - v; }}",
+            ]
+        return lines
+
+    def _slope(self) -> list[str]:
+        terms = [
+            f"MEM(Q_ROWS + {i}) * MEM(X_ROWS + {i})"
+            for i, node in enumerate(self._m.nodes)
+            if not node.is_row
+        ]
+        return [
+            "Lanes slope_of;",
+            f"EACH_LANE OF_LANE(slope_of) = {' + '.join(terms) or '(SCALAR)0'};",
+            "slope = summed(slope_of);",
+        ]
+
+    def _evaluate(self, dtype: str) -> str:
+        moved = "(*(base + {place}) + step * *(base + {also}))"
+        plan = self._plans.evaluate
+        cases = [
+            collected(
+                case.program, access, dtype, POINT_SUMS, **{**self._inputs.reads(), "in0": moved}
+            )
+            for case, access in zip(plan.cases, plan.accesses, strict=True)
+        ]
+        return dispatched(plan, cases)
+
+    def _finish(self, lane: LaneText) -> list[str]:
+        lines = []
+        for i, node in enumerate(self._m.nodes):
+            if node.is_row:
+                lines += [
+                    f"{{ {lane.projected(node)}",
+                    f"MEM(X_ROWS + {i}) = usable ? s : (SCALAR)0;",
+                    f"const SCALAR y = (v - s) * {lane.rho(node)};",
+                    f"MEM(R_ROWS + {i}) = honest ? y : (SCALAR)0; }}",
+                ]
+        return lines

@@ -1,0 +1,150 @@
+"""The rolled QP engine: factorisation and the whole ADMM loop by tables, for stages of any size.
+
+Reads: a `Program`.  Produces: `RolledKernels`, callable under `jax.jit`.  Working rows of the
+factorisation and live values of the solves are in shared memory, K and L stream by; several warps
+share a tile (`engines.panels.factor_plan`, `engines.panels.sweep_plan`), and iterates do not depend
+on how many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import jax
+import numpy as np
+
+from warpmpc.engines.ldl.launch import SEGMENTS, TableLDL, launch_shape
+from warpmpc.engines.ldl.schedule import build_schedule
+from warpmpc.engines.panels.factor_launch import PanelLDL, on_device
+from warpmpc.engines.panels.factor_plan import panel_factor
+from warpmpc.engines.panels.kernels import panel_admm_kernel
+from warpmpc.engines.panels.shape import (
+    RolledShape,
+    factor_fits,
+    loop_bytes,
+    register_limit,
+    rolled_shape,
+    scratch_numbers,
+    window_rows,
+)
+from warpmpc.engines.panels.sweep_plan import PanelNodes, deal, panel_items
+from warpmpc.engines.runtime.admm_launch import launch_loop, loop_inputs, loop_integers, loop_tables
+from warpmpc.engines.runtime.admm_types import LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.ffi import has_async_copies
+from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.symbolic.elimination import Elimination
+from warpmpc.symbolic.storage_order import Program
+
+
+class RolledKernels:
+    """Kernels of one program, driven by tables."""
+
+    def __init__(
+        self,
+        program: Program,
+        n_vars: int,
+        dtype: str,
+        soft: Collection[int] = (),
+        shape: RolledShape | None = None,
+    ):
+        """Plans the work; tables are made when a number of warps is first used.
+
+        Args:
+            program: Which order nodes and values are in.
+            n_vars: Number of variables.
+            dtype: "float32" or "float64".
+            soft: Nodes that are soft rows.
+            shape: Of the kernels, in place of what the model says.
+        """
+        self.soft_nodes = np.array(sorted(soft), dtype=np.int32)
+        self.program, self.dtype, self._shape = program, dtype, shape
+        elimination = program.in_program_order()
+        self._ldl = _factorisation(program, elimination, dtype)
+        self._sweeps = panel_items(elimination)
+        self._zero = self._sweeps[0].zero
+        place = np.full(program.n_nodes, -1)
+        place[self.soft_nodes] = np.arange(self.soft_nodes.size)
+        self._nodes = PanelNodes(program.n_L, program.node_order >= n_vars, place)
+        self._tables = loop_tables(program, n_vars, self.soft_nodes)
+        self._dealt: dict[int, list[jax.Array]] = {}
+
+    @property
+    def n_slots(self) -> int:
+        """Slots of the window: live values, a zero, and one that swallows what nobody needs."""
+        return self._zero + 2
+
+    @property
+    def fits(self) -> bool:
+        """Whether the default device has the instructions and shared memory that the loop needs."""
+        return has_async_copies() and rolled_shape(self.n_slots, 1, self.dtype) is not None
+
+    def shape(self, tiles: int) -> RolledShape:
+        """Of the kernels for so many tiles."""
+        shape = self._shape or rolled_shape(self.n_slots, tiles, self.dtype)
+        assert shape is not None, "the caller checks that the window fits"
+        return shape
+
+    def factor(self, K: jax.Array) -> jax.Array:
+        """Factors of all tiles: L, then inverse pivots."""
+        if isinstance(self._ldl, TableLDL):
+            return self._ldl.factor(K, launch_shape(K.shape[0], self.dtype))
+        return self._ldl.factor(K, self.shape(K.shape[0]).factor_warps)
+
+    def refactor(self, factor: jax.Array, K: jax.Array, todo: jax.Array) -> jax.Array:
+        """New factors of the tiles marked in `todo`; others stay."""
+        if isinstance(self._ldl, TableLDL):
+            return self._ldl.refactor(factor, K, todo, launch_shape(K.shape[0], self.dtype))
+        return self._ldl.refactor(factor, K, todo, self.shape(K.shape[0]).factor_warps)
+
+    def iterate(
+        self,
+        factor: jax.Array,
+        R: jax.Array,
+        data: LoopData,
+        state: LoopState,
+        numbers: np.ndarray,
+        begin: jax.Array,
+        limits: LoopLimits,
+    ) -> LoopState:
+        """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
+        tiles = state.X.shape[0]
+        shape = self.shape(tiles)
+        warps = shape.warps + 1
+        needed = loop_bytes(self.n_slots, shape.warps, shape.lead, self.dtype)
+        kernel = panel_admm_kernel(
+            self.dtype,
+            shape.warps,
+            shape.lead,
+            scratch_numbers(needed, warps, self.dtype),
+            register_limit(needed, warps, tiles),
+            self.soft_nodes.size > 0,
+        )
+        inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)
+        rows = window_rows(self.n_slots, shape.warps)
+        integers = [self.program.n_L, self._zero, rows, *loop_integers(limits, data)]
+        return launch_loop(
+            kernel,
+            [*inputs, *self._of_sweeps(shape.warps), *integers],
+            state,
+            limits,
+            tiles * warps * LANES,
+            warps * LANES,
+        )
+
+    def _of_sweeps(self, warps: int) -> list[jax.Array]:
+        if warps not in self._dealt:
+            dealt = [deal(sweep, self._nodes, warps) for sweep in self._sweeps]
+            tables = [t for sweep in dealt for t in (sweep.records, sweep.begin, sweep.triangles)]
+            self._dealt[warps] = on_device(tables)
+        return self._dealt[warps]
+
+
+def _factorisation(program: Program, elimination: Elimination, dtype: str) -> PanelLDL | TableLDL:
+    """By panels, unless rows are so full that their working rows exceed shared memory."""
+    longest = int(elimination.L_rows[0].col_counts.max(initial=0))
+    if factor_fits(longest, dtype):
+        plan = panel_factor(elimination)
+        if factor_fits(plan.n_slots, dtype):
+            return PanelLDL(program, plan, dtype)
+    schedule = build_schedule(elimination, SEGMENTS, level_scheduling=True, unrolled=True)
+    return TableLDL(schedule, dtype)

@@ -1,0 +1,1 @@
+"""What all engines share: JAX calls of kernels, loading, devices, tiles."""

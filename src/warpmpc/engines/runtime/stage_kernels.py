@@ -1,0 +1,158 @@
+"""Stage functions of all stages and problems in one launch.
+
+Reads: `StageCase`s and arrays ``[tiles, rows, 32]``.  Produces: `StageKernels`, callable under
+`jax.jit` on CPU and CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from keyword import iskeyword
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import warp as wp
+
+from warpmpc._errors import CodegenError, ProblemError
+from warpmpc.codegen.cache import load_module
+from warpmpc.codegen.stage_functions import (
+    StageCase,
+    merged_cases,
+    module_key,
+    module_text,
+    plan_stages,
+)
+from warpmpc.engines.runtime.ffi import launch
+from warpmpc.engines.runtime.loading import load_kernel
+from warpmpc.engines.runtime.tiles import LANES
+
+__all__ = ["StageCase", "StageKernels"]
+
+_BLOCK = 128
+_MOST_THREADS = 2**31 - 1
+_TAKEN = ("evaluate", "table")  # in the generated module
+
+
+class StageKernels:
+    """Evaluates programs at their stages, every output row exactly once."""
+
+    def __init__(
+        self,
+        name: str,
+        cases: Sequence[StageCase],
+        inputs: Sequence[str],
+        outputs: Mapping[str, int],
+        dtype: str,
+        title: str = "",
+    ):
+        """Checks the rows and plans the launch; text is generated at the first call.
+
+        Args:
+            name: Name of the kernel, an identifier.
+            cases: Programs with the stages they belong to.
+            inputs: Name of each input array.
+            outputs: Name of each output array and how many rows it has.
+            dtype: "float32" or "float64".
+            title: One line for readers of the generated file.
+        """
+        self.name, self.dtype, self._title = name, dtype, title
+        self._inputs, self._outputs = tuple(inputs), dict(outputs)
+        _check_names(name, self._inputs, tuple(self._outputs))
+        _check_cases(name, cases, len(self._inputs), tuple(self._outputs.items()))
+        self._plan = plan_stages(merged_cases(cases))
+        self._rows_read = [
+            max(int(np.max(case.in_rows[i], initial=-1)) + 1 for case in cases)
+            for i in range(len(self._inputs))
+        ]
+        with jax.ensure_compile_time_eval():
+            self._table = jnp.asarray(self._plan.table)
+
+    @cached_property
+    def kernel(self) -> wp.Kernel:
+        """The generated Warp kernel."""
+        arrays = (self._inputs, tuple(self._outputs))
+        key = module_key(self.name, self._plan, arrays, self.dtype)
+        module = load_module(
+            self.name,
+            key,
+            lambda: module_text(self.name, self._plan, arrays, self.dtype, self._title),
+        )
+        return getattr(module, self.name)
+
+    def build(self) -> None:
+        """Compiles the kernel, or loads it from Warp's cache; otherwise the first call does."""
+        load_kernel(self.kernel, _BLOCK)
+
+    def __call__(self, *tiles: jax.Array) -> tuple[jax.Array, ...]:
+        """Outputs ``[T, rows_j, 32]`` of inputs ``[t_i, rows_i, 32]``, with T the largest t_i.
+
+        Input i of tile t is read from tile ``t % t_i``.
+        """
+        if len(tiles) != len(self._inputs):
+            raise CodegenError(
+                f"{self.name} takes {len(self._inputs)} arrays {self._inputs}, got {len(tiles)}."
+            )
+        for name, tile, n_rows in zip(self._inputs, tiles, self._rows_read, strict=True):
+            fits = tile.ndim == 3 and tile.shape[1] >= n_rows and tile.shape[2] == LANES
+            if not fits or tile.dtype != self.dtype:
+                raise CodegenError(
+                    f"{self.name}: {name} is {tile.dtype}{list(tile.shape)}; expected "
+                    f"{self.dtype}[tiles, at least {n_rows} rows, {LANES}]."
+                )
+        n_tiles = max(tile.shape[0] for tile in tiles)
+        n_items = self._plan.n_items
+        if n_tiles * n_items * LANES > _MOST_THREADS:
+            raise ProblemError(
+                f"{self.name}: {n_tiles} tiles times {n_items} stages are too many for one launch; "
+                "split the batch."
+            )
+        return launch(
+            self.kernel,
+            [*tiles, self._table, n_items],
+            {f"{name}_out": (n_tiles, rows, LANES) for name, rows in self._outputs.items()},
+            threads=n_tiles * n_items * LANES,
+            block=_BLOCK,
+        )
+
+
+def _check_names(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+    for given in (name, *inputs, *outputs):
+        if not given.isidentifier() or iskeyword(given) or given in _TAKEN:
+            raise CodegenError(
+                f"{given!r} is no name for generated code; use an identifier, no keyword and none "
+                f"of {', '.join(_TAKEN)}."
+            )
+    if len({*inputs}) != len(inputs) or not inputs or not outputs:
+        raise CodegenError(f"{name} needs inputs with different names, and an output.")
+
+
+def _check_cases(
+    name: str, cases: Sequence[StageCase], n_inputs: int, outputs: tuple[tuple[str, int], ...]
+) -> None:
+    """Every program fits the arrays, and every output row is written exactly once."""
+    if not cases or not all(len(case.stages) for case in cases):
+        raise CodegenError(f"{name} needs at least one program, and every program a stage.")
+    for case in cases:
+        given = (len(case.in_rows), len(case.out_rows))
+        sizes = (case.program.input_sizes, case.program.output_sizes)
+        if given != (n_inputs, len(outputs)) or given != tuple(len(size) for size in sizes):
+            raise CodegenError(
+                f"{name}: program {case.program.name!r} needs one input per input array and one "
+                "output per output array."
+            )
+        for rows, size in zip((*case.in_rows, *case.out_rows), (*sizes[0], *sizes[1]), strict=True):
+            if rows.shape != (len(case.stages), size):
+                raise CodegenError(
+                    f"{name}: rows of program {case.program.name!r} have shape {rows.shape}; "
+                    f"expected {(len(case.stages), size)}, one row per stage and element."
+                )
+            if np.min(rows, initial=0) < 0:
+                raise CodegenError(f"{name}: program {case.program.name!r} has a negative row.")
+    for j, (output, n_rows) in enumerate(outputs):
+        written = [np.asarray(case.out_rows[j], dtype=np.int64).ravel() for case in cases]
+        if not np.array_equal(np.sort(np.concatenate(written)), np.arange(n_rows)):
+            raise CodegenError(
+                f"{name}: the {n_rows} rows of output {output!r} must be written exactly once each."
+            )

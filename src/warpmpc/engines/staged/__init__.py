@@ -1,0 +1,1 @@
+"""Unrolled code per stage: one thread per problem walks over the stages."""

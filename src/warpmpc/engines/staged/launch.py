@@ -1,0 +1,163 @@
+"""The staged QP engine on tiles in program order: factorise, and the whole ADMM loop in one launch.
+
+Reads: a `StageProgram`.  Produces: `StagedKernels`, callable under `jax.jit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import warp as wp
+
+from warpmpc.engines.runtime.admm_launch import launch_loop, loop_inputs, loop_integers, loop_tables
+from warpmpc.engines.runtime.admm_types import LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.ffi import launch
+from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.engines.staged.kernels import staged_admm_kernel, staged_factor_kernel
+from warpmpc.engines.staged.loop_source import staged_admm_text, staged_factor_text
+from warpmpc.engines.staged.shape import StagedShape, factor_shape, loop_shape
+from warpmpc.engines.staged.stage_source import (
+    SideLayout,
+    factor_text,
+    iteration_text,
+    side_layout,
+    soft_order,
+)
+from warpmpc.symbolic.derivatives.row_kinds import RowKind
+from warpmpc.symbolic.stage_elimination import StageProgram
+
+
+class StagedKernels:
+    """Kernels of one program."""
+
+    def __init__(
+        self,
+        program: StageProgram,
+        n_vars: int,
+        dtype: str,
+        overrides: Mapping[str, int] | None = None,
+        soft: Collection[int] = (),
+    ):
+        """Generates the text; nothing is compiled before the first launch.
+
+        Args:
+            program: The elimination by stages.
+            n_vars: Number of variables.
+            dtype: "float32" or "float64".
+            overrides: Fields of `StagedShape` that the model does not choose.
+            soft: Nodes that are soft rows.
+        """
+        self.program, self.dtype, self._overrides = program, dtype, dict(overrides or {})
+        self.soft_nodes = np.array(soft_order(program, soft), dtype=np.int32)
+        self._factor_text = factor_text(program)
+        self._iteration_text = iteration_text(program, soft)
+        self._layout = side_layout(program)
+        self._tables = loop_tables(program, n_vars, self.soft_nodes)
+
+    @property
+    def layout(self) -> SideLayout:
+        """What the kernels have to know of the program's chains."""
+        return self._layout
+
+    @property
+    def content(self) -> str:
+        """Everything that decides what the kernels do: equal text, equal kernels."""
+        soft = self.soft_nodes.size > 0
+        loop = staged_admm_text(self._iteration_text, self.dtype, self._layout, soft=soft)
+        return staged_factor_text(self._factor_text, self.dtype, self._layout) + loop
+
+    def shaped(self, overrides: Mapping[str, int]) -> StagedKernels:
+        """The same kernels in another shape."""
+        other = copy(self)
+        other._overrides = dict(overrides)
+        return other
+
+    def with_kinds(self, kinds: Sequence[RowKind]) -> StagedKernels:
+        """The same for rows that are known to be of some kind while rho stays."""
+        other = copy(self)
+        other._iteration_text = iteration_text(self.program, self.soft_nodes.tolist(), kinds)
+        return other
+
+    def shape(self, tiles: int) -> StagedShape:
+        """Of the ADMM loop."""
+        return replace(loop_shape(self.program, tiles, self.dtype), **self._overrides)
+
+    def factor(self, K: jax.Array) -> jax.Array:
+        """Factors of all tiles: L, then inverse pivots."""
+        everything = jnp.ones(K.shape[0], dtype=jnp.int32)
+        rows = self.program.n_L + self.program.n_nodes
+        outputs = {"factor_io": (K.shape[0], rows, LANES)}
+        return self._factor(K, everything, [], outputs)
+
+    def refactor(self, factor: jax.Array, K: jax.Array, todo: jax.Array) -> jax.Array:
+        """New factors of the tiles marked in `todo`; others stay."""
+        return self._factor(K, todo, [factor], {})
+
+    def _factor(
+        self,
+        K: jax.Array,
+        todo: jax.Array,
+        factor: list[jax.Array],
+        outputs: dict[str, tuple[int, ...]],
+    ) -> jax.Array:
+        # How many registers is a matter of the loop; the rest concerns both kernels.
+        given = {name: v for name, v in self._overrides.items() if name != "registers"}
+        shape = replace(factor_shape(self.program, K.shape[0], self.dtype), **given)
+        kernel = staged_factor_kernel(
+            self._factor_text, self.dtype, shape.register_limit, self._layout
+        )
+        (new,) = launch(
+            kernel,
+            [K, todo, *self._static(shape), *factor],
+            outputs,
+            threads=shape.threads(K.shape[0]),
+            block=shape.block,
+            in_out=("factor_io",) if factor else (),
+        )
+        return new
+
+    def _static(self, shape: StagedShape) -> list[int]:
+        return [self.program.n_L, int(shape.prefetch)]
+
+    def _loop_kernel(self, shape: StagedShape) -> wp.Kernel:
+        return staged_admm_kernel(
+            self._iteration_text,
+            self.dtype,
+            shape.register_limit,
+            self._layout,
+            self.soft_nodes.size > 0,
+        )
+
+    def to_load(self, tiles: int) -> list[tuple[wp.Kernel, int]]:
+        """What `iterate` launches on so many tiles, for `load_together`."""
+        shape = self.shape(tiles)
+        return [(self._loop_kernel(shape), shape.block)]
+
+    def iterate(
+        self,
+        factor: jax.Array,
+        R: jax.Array,
+        data: LoopData,
+        state: LoopState,
+        numbers: np.ndarray,
+        begin: jax.Array,
+        limits: LoopLimits,
+    ) -> LoopState:
+        """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
+        shape = self.shape(state.X.shape[0])
+        kernel = self._loop_kernel(shape)
+        inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)
+        integers = [*self._static(shape), *loop_integers(limits, data)]
+        return launch_loop(
+            kernel,
+            [*inputs, *integers],
+            state,
+            limits,
+            shape.threads(state.X.shape[0]),
+            shape.block,
+        )

@@ -1,0 +1,398 @@
+"""Straight-line native text of a `StageProgram`: elimination, forward and backward solve by stages.
+
+One thread walks the stages of one problem (on the CPU: of a tile) with the working numbers of a
+stage in local variables.  Of a program with two chains one thread walks the first, another one the
+second; the numbers that the first hands over wait in memory that both share until the two meet.
+The text uses these names, which the kernel around it defines:
+
+    Pack            what a thread holds of one row: a number, or one number per problem
+    K, L, D, X, W, Q, U, R    arrays in program order; `GET` reads one that no one writes
+    AT_STAGE(L, row)          declares ``Lk``: the same array from that row on
+    AHEAD(L, row, rows)       these rows are needed next
+    ONCE                      1, but the compiler does not know
+    FORGET                    a sweep begins: nothing read before it is worth keeping
+    INVERT(out, in), CLIP(v, lower, upper), OLD_S(v, lower, upper, row), NEXT_V(v, s, step),
+    PUT(array, row, value), OMEGA, SIGMA, R_ROW, R_EQUAL
+    H, SOFTEN(v, clipped v, array, row), OLD_SOFT_S(v, lower, upper, row, row of H)
+                              soft rows: four numbers of each, stage by stage
+    ON_SIDE(0), MEET          what only the thread of a chain does (without threads: what follows),
+                              and where both wait for each other
+    SEND(i, value), RECEIVED(i)    number i in the memory that they share
+
+Local variables: ``w3`` is node 3 of the stage, ``f2`` what crosses the boundary through slot 2,
+``d3`` and ``a3_5`` the diagonal and an entry of column 3 that is being eliminated, ``c4_2`` what
+crosses the boundary between slots 4 and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from warpmpc.symbolic.derivatives.row_kinds import RowKind, stage_kinds
+from warpmpc.symbolic.stage_elimination import StageProgram, StageRun, StageTemplate
+
+
+def factor_text(program: StageProgram) -> str:
+    """Elimination: reads K, writes L and D (inverse pivots)."""
+    loops = {
+        run.node: _loop(run, "KLD", eliminate_stage(run.template, program)) for run in program.runs
+    }
+    return elimination_text(program, loops)
+
+
+def elimination_text(program: StageProgram, loops: Mapping[int, str]) -> str:
+    """An elimination whose loops are given.
+
+    Args:
+        program: The elimination by stages.
+        loops: Text of the loop over each run, made of `eliminate_stage`, by the run's first node.
+    """
+    carried = [f"c{a}_{b}" for a, b in program.carried_pairs]
+    chains = [[loops[run.node] for run in chain] for chain in program.chains]
+    parts = [_zeros(carried)]
+    if program.sides == 1:
+        return "\n".join([*parts, *chains[0]])
+    (*ahead, join) = chains[1]
+    parts += _on_side(0, [*chains[0], _send(carried)])
+    parts += _on_side(1, [_clear(carried), *ahead])
+    parts += ["MEET", *_on_side(1, [join])]
+    return "\n".join(parts)
+
+
+@dataclass(frozen=True)
+class SideLayout:
+    """What a kernel has to know of the chains of a program.
+
+    Attributes:
+        sides: How many chains there are.
+        split: First node of the last chain.
+        exchanged: Most numbers that wait at once in the memory that two chains share.
+    """
+
+    sides: int
+    split: int
+    exchanged: int
+
+
+def side_layout(program: StageProgram) -> SideLayout:
+    """Layout of the chains."""
+    exchanged = max(len(program.carried_pairs), len(program.carried))
+    return SideLayout(program.sides, program.split, exchanged if program.sides > 1 else 0)
+
+
+def softened_nodes(program: StageProgram, soft: Collection[int]) -> list[tuple[int, ...]]:
+    """For each run the nodes of its template that are soft in some stage.
+
+    All stages of a run share one code.  A stage whose row is hard where another one's is soft has
+    coefficients that never give way.
+    """
+    found = []
+    for run in program.runs:
+        size = run.template.n_nodes
+        inside = range(run.node, run.node + run.count * size)
+        found.append(tuple(sorted({(node - run.node) % size for node in soft if node in inside})))
+    return found
+
+
+def soft_order(program: StageProgram, soft: Collection[int]) -> list[int]:
+    """Nodes with coefficients in H, in the order of H."""
+    return [
+        run.node + k * run.template.n_nodes + i
+        for run, nodes in zip(program.runs, softened_nodes(program, soft), strict=True)
+        for k in range(run.count)
+        for i in nodes
+    ]
+
+
+def iteration_text(
+    program: StageProgram, soft: Collection[int] = (), kinds: Sequence[RowKind] = ()
+) -> str:
+    """One ADMM iteration: both solves, then the update of X and W inside the backward solve.
+
+    Args:
+        program: The elimination by stages.
+        soft: Nodes that are soft rows.
+        kinds: Of all rows, if they are known: such rows need fewer numbers.
+    """
+    carried = [f"f{slot}" for slot in program.carried]
+    forward = [
+        [_loop(run, "LDXWQ", _forward_stage(run.template, program)) for run in chain]
+        for chain in program.chains
+    ]
+    backward = _backward_loops(program, soft, kinds)
+    parts = [_zeros(carried), "FORGET"]
+    if program.sides == 1:
+        return "\n".join([*parts, *forward[0], "FORGET", *backward[0]])
+    (*ahead, join), (join_back, *behind) = forward[1], backward[1]
+    parts += _on_side(0, [*forward[0], _send(carried)])
+    parts += _on_side(1, [_clear(carried), *ahead])
+    parts += ["MEET", *_on_side(1, [join, "FORGET", join_back])]
+    parts += ["MEET", "FORGET", *_on_side(1, behind)]
+    return "\n".join([*parts, *_on_side(0, [_receive(carried), *backward[0]])])
+
+
+def _backward_loops(
+    program: StageProgram, soft: Collection[int], kinds: Sequence[RowKind]
+) -> list[list[str]]:
+    """Loops of the backward solve of each chain, in the order in which they run."""
+    loops, place = {}, 0
+    for run, nodes in zip(program.runs, softened_nodes(program, soft), strict=True):
+        stage = _backward_stage(run.template, program, nodes, stage_kinds(program, run, kinds))
+        body = [*_at_soft_rows(run, nodes, place), *stage]
+        loops[run.node] = _loop(run, "LXWQURS", body, backward=True)
+        place += run.count * len(nodes)
+    return [[loops[run.node] for run in reversed(chain)] for chain in program.chains]
+
+
+def _on_side(side: int, text: list[str]) -> list[str]:
+    return [f"ON_SIDE({side}) {{", *text, "}"]
+
+
+def _send(names: list[str]) -> str:
+    return "\n".join(f"SEND({i}, {name})" for i, name in enumerate(names))
+
+
+def _receive(names: list[str]) -> str:
+    return "\n".join(f"{name} = RECEIVED({i});" for i, name in enumerate(names))
+
+
+def _clear(names: list[str]) -> str:
+    return "".join(f"{name} = (Pack)0; " for name in names)
+
+
+def _zeros(names: list[str]) -> str:
+    return "Pack " + ", ".join(f"{name} = (Pack)0" for name in names) + ";" if names else ""
+
+
+def _loop(run: StageRun, arrays: str, body: list[str], *, backward: bool = False) -> str:
+    """The body for every stage of a run; ``Lk`` is L from the stage's first entry on, and so on."""
+    first = {"K": run.K, "L": run.L}
+    stride = {"K": run.template.n_K, "L": run.template.n_L}
+    lines = [f"// {run.count} stages of {run.template.n_nodes} nodes from node {run.node} on"]
+    # Not even a single stage is merged with its neighbours: too much would be alive at once.
+    count = "ONCE" if run.count == 1 else str(run.count)
+    step = f"int k = {count} - 1; k >= 0; --k" if backward else f"int k = 0; k < {count}; ++k"
+    lines += ["#pragma unroll 1", f"for ({step}) {{"]
+    for name in arrays:
+        start, width = first.get(name, run.node), stride.get(name, run.template.n_nodes)
+        lines.append(f"AT_STAGE({name}, {start} + k * {width})")
+        if name in "KLDXWQUR":
+            ahead = f"{start} + (k {'-' if backward else '+'} 1) * {width}"
+            lines.append(f"AHEAD({name}, {ahead}, {width})")
+    return "\n".join([*lines, *body, "}"])
+
+
+def _at_soft_rows(run: StageRun, nodes: tuple[int, ...], place: int) -> list[str]:
+    """``Hk``: the coefficients of a stage's soft rows; `place`: of the run's first one."""
+    if not nodes:
+        return []
+    start, width = 4 * place, 4 * len(nodes)
+    ahead = f"AHEAD(H, {start} + (k - 1) * {width}, {width})"
+    return [f"AT_STAGE(H, {start} + k * {width})", ahead]
+
+
+def _positions(template: StageTemplate) -> list[int]:
+    """First entry of L of each column."""
+    ends = [0]
+    for column in template.columns:
+        ends.append(ends[-1] + len(column))
+    return ends
+
+
+class _Working:
+    """The entries of a stage while it is eliminated; each is declared where it is first needed."""
+
+    def __init__(
+        self, template: StageTemplate, program: StageProgram, K_text: Callable[[int], str]
+    ):
+        self.lines: list[str] = []
+        self._declared: set[str] = set()
+        self._start: dict[str, list[str]] = {}
+        at = 0
+        for j, (column, in_K) in enumerate(zip(template.columns, template.in_K, strict=True)):
+            self._start[f"d{j}"] = [K_text(at)]
+            at += 1
+            for target, present in zip(column, in_K, strict=True):
+                self._start[self.name(j, target)] = [K_text(at)] if present else []
+                at += present
+        for place, (high, low) in enumerate(program.carried_pairs):  # what enters from before
+            self._enter(template.slots, high, low, f"c{high}_{low}")
+            self._enter(template.joins, high, low, f"RECEIVED({place})")
+
+    def _enter(self, slots: tuple[int, ...], high: int, low: int, text: str) -> None:
+        """Adds what a chain carries between two slots, where it changes the stage in both."""
+        if high in slots and low in slots:
+            name = self.name(slots.index(high), slots.index(low))
+            if name in self._start:
+                self._start[name].append(text)
+
+    def name(self, i: int, j: int) -> str:
+        """Variable of an entry; i and j are nodes of the stage or ~slots of the next one."""
+        if i < 0 and j < 0:
+            high, low = max(~i, ~j), min(~i, ~j)
+            return f"n{high}_{low}"
+        if i == j:
+            return f"d{i}"
+        i, j = (j, i) if i < 0 or 0 <= j < i else (i, j)
+        return f"a{i}_n{~j}" if j < 0 else f"a{i}_{j}"
+
+    def subtract(self, name: str, product: str) -> None:
+        """``name -= product``."""
+        if name not in self._declared and not self._start.get(name):
+            self._declared.add(name)
+            self.lines.append(f"Pack {name} = -({product});")
+        else:
+            self.need(name)
+            self.lines.append(f"{name} -= {product};")
+
+    def need(self, name: str) -> None:
+        """Declares an entry with its value in K and what entered."""
+        if name not in self._declared:
+            self._declared.add(name)
+            terms = self._start.get(name) or ["(Pack)0"]
+            self.lines.append(f"Pack {name} = {' + '.join(terms)};")
+
+    def has(self, name: str) -> bool:
+        """Whether an entry was ever touched."""
+        return name in self._declared
+
+
+def read_K(position: int) -> str:
+    """Text of a value of K of the stage, by its position among them."""
+    return f"GET(Kk, {position})"
+
+
+def eliminate_stage(
+    template: StageTemplate, program: StageProgram, K_text: Callable[[int], str] = read_K
+) -> list[str]:
+    """Right-looking elimination of one stage; every value of K is read once.
+
+    Args:
+        template: Of the stage.
+        program: Whose stages these are.
+        K_text: Text of a value of K of the stage, by its position among them.
+    """
+    work = _Working(template, program, K_text)
+    position = 0
+    for j, column in enumerate(template.columns):
+        work.need(f"d{j}")
+        work.lines += [f"Pack i{j}; INVERT(i{j}, d{j}); AT(Dk, {j}) = i{j};"]
+        for target in column:
+            entry = work.name(j, target)
+            work.need(entry)
+            work.lines.append(f"const Pack l{position} = {entry} * i{j};")
+            work.lines.append(f"AT(Lk, {position}) = l{position};")
+            position += 1
+        first = position - len(column)
+        for s, row in enumerate(column):
+            for col in column[: s + 1]:
+                work.subtract(work.name(row, col), f"l{first + s} * {work.name(j, col)}")
+    for high, low in program.carried_pairs:
+        name = f"n{high}_{low}"
+        work.lines.append(f"c{high}_{low} = {name if work.has(name) else '(Pack)0'};")
+    return work.lines
+
+
+def _forward_stage(template: StageTemplate, program: StageProgram) -> list[str]:
+    """Forward solve of one stage; leaves it over its pivots in W, but for leaves."""
+    lines, into, out = [], _incoming(template), _outgoing(template)
+    for i in range(template.n_nodes):
+        start = f"AT(Wk, {i})" if template.is_row[i] else f"SIGMA * AT(Xk, {i}) - GET(Qk, {i})"
+        lines.append(f"Pack w{i} = {start}{_entering(template, program, i)};")
+        lines += [f"w{i} -= GET(Lk, {entry}) * w{j};" for j, entry in into[i]]
+    for slot in program.carried:
+        lines.append(f"f{slot} = (Pack)0;")
+        lines += [f"f{slot} -= GET(Lk, {entry}) * w{j};" for j, entry in out.get(slot, [])]
+    lines += [
+        f"AT(Wk, {i}) = w{i} * GET(Dk, {i});"
+        for i in range(template.n_nodes)
+        if not template.is_leaf(i)
+    ]
+    return lines
+
+
+def _entering(template: StageTemplate, program: StageProgram, node: int) -> str:
+    """Text of what the stages before add to the right-hand side of a node."""
+    text = f" + f{template.slots[node]}" if template.slots[node] >= 0 else ""
+    if template.joins and template.joins[node] >= 0:
+        text += f" + RECEIVED({program.carried.index(template.joins[node])})"
+    return text
+
+
+def _incoming(template: StageTemplate) -> list[list[tuple[int, int]]]:
+    """Rows of L inside the stage: for each node the columns and entries that change it."""
+    rows: list[list[tuple[int, int]]] = [[] for _ in range(template.n_nodes)]
+    position = 0
+    for j, column in enumerate(template.columns):
+        for target in column:
+            if target >= 0:
+                rows[target].append((j, position))
+            position += 1
+    return rows
+
+
+def _outgoing(template: StageTemplate) -> dict[int, list[tuple[int, int]]]:
+    """Rows of L that belong to the next stage, by slot."""
+    rows: dict[int, list[tuple[int, int]]] = {}
+    position = 0
+    for j, column in enumerate(template.columns):
+        for target in column:
+            if target < 0:
+                rows.setdefault(~target, []).append((j, position))
+            position += 1
+    return rows
+
+
+def _backward_stage(
+    template: StageTemplate, program: StageProgram, soft: tuple[int, ...], kinds: list[RowKind]
+) -> list[str]:
+    """Solution of one stage and the ADMM update of its nodes."""
+    lines, position = [], _positions(template)
+    for i in reversed(range(template.n_nodes)):
+        # The forward solve leaves nothing at a leaf: its right-hand side is known from X.
+        # A soft row has a place among those of the stage.
+        lines.append(f"Pack w{i} = {'(Pack)0' if template.is_leaf(i) else f'AT(Wk, {i})'};")
+        for entry, target in enumerate(template.columns[i], start=position[i]):
+            value = f"w{target}" if target >= 0 else f"f{~target}"
+            lines.append(f"w{i} -= GET(Lk, {entry}) * {value};")
+        lines.append(_update(template, i, soft.index(i) if i in soft else None, kinds[i]))
+    node_of = {slot: i for i, slot in enumerate(template.slots) if slot >= 0}
+    for slot in program.carried:
+        lines.append(f"f{slot} = {f'w{node_of[slot]}' if slot in node_of else '(Pack)0'};")
+    lines += [
+        f"SEND({place}, w{template.joins.index(slot)})"
+        for place, slot in enumerate(program.carried)
+        if slot in template.joins
+    ]
+    return lines
+
+
+# What a row of some kind reads of lower bound, upper bound and 1/rho.
+_READS = {
+    RowKind.UNKNOWN: ("GET(Qk, {i})", "GET(Uk, {i})", "GET(Rk, {i})"),
+    RowKind.EQUALITY: ("GET(Qk, {i})", "lo", "R_EQUAL"),
+    RowKind.BOTH: ("GET(Qk, {i})", "GET(Uk, {i})", "R_ROW"),
+    RowKind.LOWER: ("GET(Qk, {i})", "(Pack)INFINITY", "R_ROW"),
+    RowKind.UPPER: ("(Pack)(-INFINITY)", "GET(Uk, {i})", "R_ROW"),
+}
+
+
+def _update(template: StageTemplate, i: int, place: int | None, kind: RowKind) -> str:
+    """The v-form: see `qp.loops.general`.  A leaf's multiplier is -rho (rhs) minus the sum above."""
+    if not template.is_row[i]:
+        return f"PUT(Xk, {i}, OMEGA * w{i} + (1 - OMEGA) * AT(Xk, {i}));"
+    lower, upper, inverse_rho = (text.format(i=i) for text in _READS[kind])
+    step = f"{inverse_rho} * w{i}"
+    if template.is_leaf(i):
+        step += " + v - 2 * s"
+    old_s, new_s = f"OLD_S(v, lo, hi, {i})", "CLIP(v_next, lo, hi)"
+    if place is not None:
+        old_s = f"OLD_SOFT_S(v, lo, hi, {i}, {4 * place})"
+        new_s = f"SOFTEN(v_next, {new_s}, Hk, {4 * place})"
+    return (
+        f"{{ const Pack lo = {lower}, hi = {upper}, v = AT(Xk, {i}); "
+        f"const Pack s = {old_s}; "
+        f"const Pack v_next = NEXT_V(v, s, {step}); "
+        f"PUT(Xk, {i}, v_next); AT(Wk, {i}) = 2 * {new_s} - v_next; }}"
+    )

@@ -1,1 +1,0 @@
-"""Warp kernels and their JAX calls; the only layer (with codegen) that knows Warp."""

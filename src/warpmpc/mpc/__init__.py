@@ -1,0 +1,1 @@
+"""Nonlinear MPC problems in batches."""

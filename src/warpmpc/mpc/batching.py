@@ -1,0 +1,243 @@
+"""A function of tiles as a program of batches: differentiable, compiled per number of tiles.
+
+Reads: what one solve or step does with tiles ``[tiles, rows, 32]``, and its sensitivity.  Produces:
+`BatchProgram`, which takes batch-first arrays with any leading axes.  Batches are filled up to
+whole tiles outside the compiled program, so that it serves all batches of as many tiles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from warpmpc.engines.runtime.tiles import LANES, tile_count
+from warpmpc.mpc.parameters import Parameters
+from warpmpc.mpc.types import MPCWarmStart, Solution
+from warpmpc.qp.batching import on_batches
+
+
+class Sensitivity(Protocol):
+    """The way back through a function of tiles.
+
+    `values_per_instance` counts the numbers that it keeps in memory at a time.
+    """
+
+    @property
+    def values_per_instance(self) -> int:
+        """See above; asked for when the first derivative is wanted."""
+        ...
+
+    def keeps(self, solution: Solution) -> Any:
+        """What the way back needs of the result, rows of instances."""
+        ...
+
+    def takes(self, bars: Solution) -> Any:
+        """Cotangents that are not zero, rows of instances."""
+        ...
+
+    def reverse(
+        self, p: Parameters, start: MPCWarmStart, kept: Any, bars: Any
+    ) -> tuple[jax.Array, MPCWarmStart]:
+        """Cotangents of all entries of the parameter vector and of the start, on tiles."""
+        ...
+
+
+class BatchProgram:
+    """One solve or step of a batch.
+
+    Arrays that exist are filled up to whole tiles first, by copies of the last instance; a single
+    problem of an engine without tiles is not.  Under a transformation of the caller nothing is
+    known of the batch that will be: `jax.vmap` folds its axis into it, and tiles are filled inside.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        sensitivity: Sensitivity,
+        read: Callable[..., Solution],
+        part_size: Callable[[int, int], int],
+        values: Callable[[], int],
+        lanes: int = LANES,
+    ):
+        """Nothing is compiled yet.
+
+        Args:
+            function: Of parameters and a start, in its layout.
+            sensitivity: Its derivatives.
+            read: Makes the solution from the function's results, as rows of instances.
+            part_size: How many instances of a batch are worked on at once if each of them needs
+                so many numbers.
+            values: Numbers that the function needs per instance.
+            lanes: Of the function's layout ``[groups, rows, lanes]``; its sensitivity has tiles.
+        """
+        self._sensitivity, self._read, self._lanes = sensitivity, read, lanes
+        # Without tiles results lie where the start was: in parts they would need room of their own.
+        self._forward = on_batches(
+            _with_common(function),
+            lanes,
+            lambda batch: part_size(batch, values() if lanes > 1 else 0),
+        )
+        self._reverse = on_batches(
+            _with_common(sensitivity.reverse),
+            LANES,
+            lambda batch: part_size(batch, sensitivity.values_per_instance),
+        )
+        self.compiled = jax.jit(self._single_solutions, donate_argnums=2)
+        self._traced = jax.jit(self._solutions)
+        self._compiled_back = jax.jit(self._cotangents)
+        self._differentiable = jax.custom_vjp(self._run)
+        self._differentiable.defvjp(self._keep, self._back)
+
+    def __call__(self, params: Parameters, start: MPCWarmStart, *, donate: bool) -> Solution:
+        """The solutions, with the leading axes of the arguments.
+
+        Args:
+            params: Parameter vectors.
+            start: Where the iteration starts.
+            donate: Whether the buffers of `start` may be overwritten; otherwise they are copied.
+        """
+        if _exist((params, start)):
+            return self._run(params, start, donate=donate)
+        return self._differentiable(params, start)
+
+    def forget(self) -> None:
+        """Compiles anew with the next call: other kernels may be the best by now."""
+        for program in (self.compiled, self._traced, self._compiled_back):
+            program.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _solutions(self, common: Any, params: Parameters, start: MPCWarmStart) -> Solution:
+        return self._read(*self._forward(params, start, shared=common))
+
+    def _single_solutions(self, *args: Any) -> Solution:
+        """The solutions without arrays that they have twice.
+
+        Where one of two equal results takes the place of a donated argument, XLA for CUDA (JAX
+        0.11) has left the argument's old values in it.  Results take the places of arguments of
+        their shape in order: those of the warm start their own, so that nothing is copied.
+        """
+        return replace(self._solutions(*args), z=None, y=None)  # pyright: ignore[reportArgumentType]
+
+    def _cotangents(self, common: Any, *args: Any) -> tuple[jax.Array, MPCWarmStart]:
+        return self._reverse(*args, shared=common)
+
+    def _run(self, params: Parameters, start: MPCWarmStart, *, donate: bool = False) -> Solution:
+        common, args = params.common, (replace(params, common=None), start)
+        leading = start.z.shape[:-1]
+        if not _exist((common, args)):
+            return _cut(self._traced(common, *_flat(args)), leading)
+        # One problem of an engine without tiles is not made 32: it may be part of a control loop.
+        alone = self._lanes == 1 and math.prod(leading) == 1
+        if _is_ready(leading, args) or (alone and leading == (1,)):
+            mine = start if donate and _differ(start) else _copied(start)
+            return _whole(self.compiled(common, args[0], mine))
+        fill = not (alone or is_sharded(args))
+        solution = self.compiled(common, *_prepared(args, fill=fill))
+        if donate:
+            release(start, solution)
+        return _whole(_cut_program(solution, leading))
+
+    def _keep(self, params: Parameters, start: MPCWarmStart) -> tuple[Solution, Any]:
+        solution = self._run(params, start)
+        return solution, (params, start, self._sensitivity.keeps(solution))
+
+    def _back(self, kept: Any, bars: Solution) -> tuple[Parameters, MPCWarmStart]:
+        params, start, results = kept
+        common = params.common
+        args = (replace(params, common=None), start, results, self._sensitivity.takes(bars))
+        leading = start.z.shape[:-1]
+        if not _exist((common, args)):
+            found = _cut(self._compiled_back(common, *_flat(args)), leading)
+        elif _is_ready(leading, args):
+            found = self._compiled_back(common, *args)
+        else:
+            args = _prepared(args, fill=not is_sharded(args))
+            found = _cut_program(self._compiled_back(common, *args), leading)
+        return params.cotangents(found[0]), found[1]
+
+
+def _whole(solution: Solution) -> Solution:
+    """The solution with all its arrays; z and y are those of its warm start."""
+    start = solution.warm_start
+    return replace(solution, z=start.z, y=start.qp.y)
+
+
+def _with_common(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of parameters as one that gets the common ones apart."""
+
+    def call(params: Parameters, *rest: Any, shared: jax.Array | None = None) -> Any:
+        return function(replace(params, common=shared), *rest)
+
+    return call
+
+
+def whole_tiles(leading: tuple[int, ...]) -> int:
+    """Instances of the tiles that hold a batch."""
+    return tile_count(math.prod(leading)) * LANES
+
+
+def _exist(tree: Any) -> bool:
+    """Whether all arrays have values: no transformation is under way."""
+    return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
+
+
+def release(tree: Any, result: Any) -> None:
+    """Frees arrays as soon as a result is computed from them.
+
+    Where the result is part of a program that is being traced, they are constants of it: they stay.
+    """
+    if _exist((tree, result)):
+        for leaf in jax.tree.leaves(tree):
+            leaf.delete()
+
+
+def is_sharded(tree: Any) -> bool:
+    """Whether several devices have parts of the arrays; each fills the tiles of its own part."""
+    return _exist(tree) and any(len(a.devices()) > 1 for a in jax.tree.leaves(tree))
+
+
+def _is_ready(leading: tuple[int, ...], args: Any) -> bool:
+    """Whether there is one batch axis, and nothing to be filled up."""
+    return leading == (whole_tiles(leading),) or (len(leading) == 1 and is_sharded(args))
+
+
+def _differ(tree: Any) -> bool:
+    """Whether no array occurs twice; a buffer can be given away once only."""
+    leaves = jax.tree.leaves(tree)
+    return len({id(leaf) for leaf in leaves}) == len(leaves)
+
+
+@jax.jit
+def _copied(tree: Any) -> Any:
+    return jax.tree.map(jnp.copy, tree)
+
+
+def _flat(args: Any) -> Any:
+    """Leading axes as one; all arguments have the same."""
+    return jax.tree.map(lambda a: a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), args)
+
+
+@partial(jax.jit, static_argnames="fill")
+def _prepared(args: Any, *, fill: bool) -> Any:
+    """The same, and filled up to whole tiles by copies of the last instance."""
+
+    def filled(array: jax.Array) -> jax.Array:
+        spare = whole_tiles(array.shape[:1]) - array.shape[0]
+        return jnp.pad(array, ((0, spare), (0, 0)), mode="edge")
+
+    return jax.tree.map(filled, _flat(args)) if fill else _flat(args)
+
+
+def _cut(tree: Any, leading: tuple[int, ...]) -> Any:
+    """Without what was filled up, and with the leading axes of the arguments."""
+    batch = math.prod(leading)
+    return jax.tree.map(lambda a: a[:batch].reshape(*leading, *a.shape[1:]), tree)
+
+
+_cut_program = partial(jax.jit, static_argnums=1)(_cut)

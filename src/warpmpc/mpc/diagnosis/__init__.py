@@ -1,0 +1,1 @@
+"""Which instances failed, and why."""

@@ -1,0 +1,140 @@
+"""Reverse-mode derivatives of one SQP step and of a whole solve, on tiles.
+
+A step is z + alpha d: d is the solution of a QP whose data depend on z and the parameters.  Alpha
+counts as a constant, and so do the multipliers in an exact Hessian.
+
+A solution satisfies the optimality conditions of the nonlinear problem, so does the QP at it with
+the exact Hessian of the Lagrangian (its solution is d = 0); the derivatives of both with respect to
+parameters are the same.  One adjoint solve with that Hessian, then back through the stage
+functions.  The start of the iteration has no influence.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+
+from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.mpc.memory import reverse_values
+from warpmpc.mpc.parameters import Parameters
+from warpmpc.mpc.settings import SQPSettings
+from warpmpc.mpc.sqp.general import regrouped
+from warpmpc.mpc.stage_evaluation import StagePrograms
+from warpmpc.mpc.types import MPCStatus, MPCWarmStart, Solution
+from warpmpc.qp.qp_solver import QPSolver
+from warpmpc.qp.scaling import QPData
+from warpmpc.qp.sensitivity.active_set import Sensitivity
+from warpmpc.qp.sensitivity.row_state import Point
+from warpmpc.symbolic.derivatives.hessian import HessianRule
+
+Arrays = tuple[jax.Array, ...]
+
+
+def _float_bars(bars: Solution) -> Arrays:
+    """Cotangents of the trajectory, the multipliers and the cost; nothing else has any."""
+    again = bars.warm_start
+    return bars.z + again.z, bars.y + again.qp.y, bars.cost[..., None]
+
+
+class StepSensitivity:
+    """Back through one iteration."""
+
+    def __init__(self, programs: StagePrograms, qp: QPSolver):
+        """Keeps the parts of the iteration."""
+        self._programs, self._qp = programs, qp
+
+    takes = staticmethod(_float_bars)
+
+    @property
+    def values_per_instance(self) -> int:
+        """Numbers in memory while cotangents of one instance are computed."""
+        return reverse_values(self._programs, self._qp.sensitivity.values_per_instance)
+
+    @staticmethod
+    def keeps(solution: Solution) -> Arrays:
+        """What the way back needs of the result."""
+        qp, scalars = solution.warm_start.qp, (solution.step_length, solution.status)
+        return solution.z, qp.d, qp.s, solution.y, *(scalar[..., None] for scalar in scalars)
+
+    def reverse(
+        self, p: Parameters, start: MPCWarmStart, kept: Arrays, bars: Arrays
+    ) -> tuple[jax.Array, MPCWarmStart]:
+        """Cotangents of all parameters and of the trajectory before the step."""
+        z_new, d, s, y, alpha, status = kept
+        z_bar, y_bar, cost_bar = bars
+        programs = self._programs.for_split(p.split)
+        valid = (status != MPCStatus.NON_FINITE) & (status != MPCStatus.QP_INFEASIBLE)
+        of_z, of_p = programs.cost_pull_back(z_new, p)
+        z_bar = z_bar + cost_bar * of_z
+        data = programs.linearize(start.z, p, start.qp.y)
+        point = Point(data, d, y, valid, None if data.soft is None else s)
+        found = (alpha * z_bar, y_bar)
+        bars_of_qp = _reverse(self._qp.sensitivity, self._qp.lanes, point, found)
+        more_z, more_p = programs.pull_back(start.z, p, start.qp.y, bars_of_qp)
+        z_back = jnp.where(valid, z_bar + more_z, 0)
+        p_back = jnp.where(valid, cost_bar * of_p + more_p, 0)
+        nothing = jax.tree.map(jnp.zeros_like, start.qp)
+        return p_back, MPCWarmStart(z_back, nothing)
+
+
+class SolveSensitivity:
+    """Back through the optimality conditions at a solution."""
+
+    def __init__(self, programs: StagePrograms, qp: QPSolver, settings: SQPSettings):
+        """Keeps the problem; the exact Hessian is built with the first derivative."""
+        self._programs, self._qp, self._settings = programs, qp, settings
+
+    takes = staticmethod(_float_bars)
+
+    @staticmethod
+    def keeps(solution: Solution) -> Arrays:
+        """What the way back needs of the result."""
+        return solution.z, solution.y, solution.status[..., None]
+
+    @property
+    def values_per_instance(self) -> int:
+        """Numbers in memory while cotangents of one instance are computed."""
+        return reverse_values(self._programs, self._exact[1].values_per_instance)
+
+    @cached_property
+    def _exact(self) -> tuple[StagePrograms, Sensitivity]:
+        """Stage functions with the exact Hessian, and the sensitivity of QPs that have it."""
+        rule = HessianRule(kind="exact", convexify="none")
+        programs = StagePrograms(self._programs.problem, rule, self._programs.dtype)
+        return programs, self._qp.sensitivity_of(programs.assembly.P_pattern)
+
+    def reverse(
+        self, p: Parameters, start: MPCWarmStart, kept: Arrays, bars: Arrays
+    ) -> tuple[jax.Array, MPCWarmStart]:
+        """Cotangents of all parameters; those of the start are zero."""
+        z, y, status = kept
+        z_bar, y_bar, cost_bar = bars
+        exact, sensitivity = self._exact
+        programs = exact.for_split(p.split)
+        valid = self._valid(status)
+        of_z, of_p = programs.cost_pull_back(z, p)
+        z_bar = z_bar + cost_bar * of_z
+        data = programs.linearize(z, p, y)
+        point = Point(data, jnp.zeros_like(z), y, valid)
+        bars_of_qp = _reverse(sensitivity, self._qp.lanes, point, (z_bar, y_bar))
+        more = programs.pull_back_params(z, p, y, bars_of_qp)
+        p_back = jnp.where(valid, cost_bar * of_p + more, 0)
+        return p_back, jax.tree.map(jnp.zeros_like, start)
+
+    def _valid(self, status: jax.Array) -> jax.Array:
+        """Converged; or iterated as often as the caller fixed beforehand."""
+        if self._settings.converges:
+            return status == MPCStatus.CONVERGED
+        return (status != MPCStatus.NON_FINITE) & (status != MPCStatus.QP_INFEASIBLE)
+
+
+def _reverse(
+    sensitivity: Sensitivity, lanes: int, point: Point, bars: tuple[jax.Array, jax.Array]
+) -> dict[str, jax.Array]:
+    """Cotangents of the data of a QP from those of its x and y, in tiles."""
+    at, x_bar, y_bar = jax.tree.map(lambda a: regrouped(a, lanes), (point, *bars))
+    found: QPData = sensitivity.reverse(at, x_bar, y_bar, jnp.zeros_like(x_bar[:, :1]))
+    tiles = jax.tree.map(lambda a: regrouped(a, LANES), found)
+    return {name: getattr(tiles, name) for name in ("P", "q", "A", "lower", "upper", "soft")}

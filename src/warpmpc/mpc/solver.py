@@ -1,0 +1,400 @@
+"""`MPCSolver`: batches of nonlinear MPC problems that share one structure.
+
+Checks what a caller can get wrong, packs parameters, folds leading axes into the batch, and runs
+the SQP iteration as one differentiable program.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+from jax.core import Tracer
+from jax.sharding import NamedSharding
+
+from warpmpc._errors import ProblemError, SettingsError
+from warpmpc._types import ArrayLike, check_array, check_dtype
+from warpmpc.engines.runtime.sharding import check_divisible, everywhere, in_auto_axes
+from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.engines.staged.tuning import Measured
+from warpmpc.mpc import torch_bridge
+from warpmpc.mpc.batching import BatchProgram, Sensitivity, is_sharded, release
+from warpmpc.mpc.checks import as_device, as_problem, check_engine, checked_settings
+from warpmpc.mpc.memory import fused_values, onchip_values, result_values, unfused_values
+from warpmpc.mpc.parameters import ParameterPacker, Parameters, ParameterSplit, Params
+from warpmpc.mpc.sensitivity import SolveSensitivity, StepSensitivity
+from warpmpc.mpc.settings import SQPSettings
+from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
+from warpmpc.mpc.sqp.onchip import OnchipIteration, uses_onchip
+from warpmpc.mpc.sqp.three_launch import build_iteration, is_fused, refuse_fused
+from warpmpc.mpc.stage_evaluation import StagePrograms
+from warpmpc.mpc.types import History, MPCWarmStart, QPState, Solution, TrajectoryLayout
+from warpmpc.mpc.warm_start import Guess, Shift
+from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.problem.ocp.ocp import OCP
+from warpmpc.qp.batching import part_size
+from warpmpc.qp.checks import finite_vectors
+from warpmpc.qp.loops.kernels import tune_loop
+from warpmpc.qp.qp_solver import QPSolver
+from warpmpc.qp.scaling import EQUALITY_TOLERANCE, RHO_MIN
+from warpmpc.qp.staged_settings import StagedSettings
+from warpmpc.symbolic.derivatives.hessian import HessianRule
+from warpmpc.symbolic.derivatives.host_qp import host_qp
+from warpmpc.symbolic.derivatives.light_variables import variable_weights, weak_variables
+from warpmpc.symbolic.derivatives.representative_kkt import typical_of
+from warpmpc.symbolic.derivatives.row_kinds import row_kinds
+from warpmpc.symbolic.pattern import SparsePattern
+
+_LOG = logging.getLogger(__name__)
+
+
+class MPCSolver:
+    """Solves batches of one `MPCProblem` by SQP with an ADMM method for the QPs.
+
+    Examples:
+        >>> solver = MPCSolver(ocp)
+        >>> solution = solver.solve(x0)          # x0: [batch, n_x]
+        >>> solution.u[:, 0]                     # first inputs
+    """
+
+    def __init__(
+        self,
+        problem: MPCProblem | OCP,
+        settings: SQPSettings | None = None,
+        dtype: str = "float32",
+        engine: str = "auto",
+        device: Any = None,
+        nominal: tuple[ArrayLike, ArrayLike] | None = None,
+        staged: StagedSettings | None = None,
+    ):
+        """Differentiates and analyses the problem; kernels are compiled with the first call.
+
+        Args:
+            problem: What to solve.
+            settings: Of the SQP iteration, its line search and its QPs.
+            dtype: "float32" or "float64".
+            engine: "onchip" (a solve is one launch with one warp per problem: for few states),
+                "staged", "sparse", "dense" (engines of the QPs), or "auto": on a GPU onchip if it
+                fits, else staged if it can.
+            device: Where arrays of the caller are moved to: a JAX device, a platform name ("cpu",
+                "gpu"), or a `NamedSharding` that spreads the batch over devices; None: they stay
+                where they are.
+            nominal: A representative (z, params): QPs are scaled once, at this point, instead of
+                one by one.
+            staged: Of the staged engine's kernels.
+        """
+        self.settings, self.dtype = checked_settings(settings), check_dtype(dtype)
+        self.problem = as_problem(problem)
+        check_engine(engine)
+        self._device = as_device(device)
+        self.programs = StagePrograms(self.problem, self._rule(), self.dtype)
+        if not self.programs.assembly.A_pattern.nnz:
+            raise ProblemError(
+                "No constraint of this problem depends on a variable; an MPC problem has dynamics. "
+                "Add them, or a bound."
+            )
+        self.qp = self._qp_solver(engine, staged, nominal)
+        given = (self.programs, self.qp, self.settings)
+        self._onchip = uses_onchip(engine, *given, free=staged is None)
+        self.engine = "onchip" if self._onchip else self.qp.engine
+        refuse_fused(*given)
+        self._iterations: dict[ParameterSplit, SQPIteration] = {}
+        self._pack = ParameterPacker(self.problem, self.dtype)
+        guess = Guess(self.problem, self.dtype)
+        self._guess = jax.jit(lambda params: guess(params.joined()))
+        # Compiled, so that no constant comes from the host.
+        self._nothing = jax.jit(self._cold_state)
+        self._shift = jax.jit(Shift(self.problem))
+        self._layout = TrajectoryLayout(self.problem)
+        self._solve = self._program(self._solve_tiles, SolveSensitivity(*given))
+        self._step = self._program(self._step_tiles, StepSensitivity(self.programs, self.qp))
+
+    def _rule(self) -> HessianRule:
+        settings = self.settings
+        if settings.regularization and not self.problem.full_diagonal:
+            raise SettingsError(
+                "regularization needs all diagonal entries of the Hessian: build the problem with "
+                "full_diagonal=True."
+            )
+        return HessianRule(settings.hessian_kind, settings.convexify, settings.regularization)
+
+    def _qp_solver(self, engine: str, staged: StagedSettings | None, nominal: Any) -> QPSolver:
+        at, problem = self.programs.assembly, self.problem
+        stages = np.concatenate([problem.var_stage, problem.con_stage])
+        engine = "auto" if engine == "onchip" else engine  # for what is left: derivatives
+        has_stages = engine in ("auto", "staged")
+        soft, qp = at.soft_rows, self.settings.qp_settings(self.dtype)
+        rho = (qp.rho, qp.rho * qp.rho_equality)
+        weights = variable_weights(at, problem.defaults, rho)
+        weak = weak_variables(at, weights, qp.sigma)
+        grows = qp.scaling > 0 or qp.adaptive_rho_every > 0
+        return QPSolver(
+            _scipy(at.P_pattern),
+            _scipy(at.A_pattern),
+            settings=qp,
+            dtype=self.dtype,
+            engine=engine,
+            nominal=None if nominal is None else self._nominal(nominal),
+            stages=stages if has_stages else None,
+            staged=staged,
+            soft_rows=soft if soft.size else None,
+            light=weak[0],
+            typical=typical_of(at, (*rho, RHO_MIN), qp.sigma, weights, weak[1:], grows=grows),
+        )
+
+    def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Numbers of the QP at a representative point."""
+        if not self.settings.qp_settings(self.dtype).scaling:
+            raise SettingsError("nominal has no effect with scaling=0; leave out one of the two.")
+        sizes = (self.problem.n_vars, self.problem.n_params)
+        arrays = finite_vectors(nominal, sizes, self.dtype)
+        if arrays is None:
+            raise ProblemError(
+                f"nominal needs z ({sizes[0]}) and the whole parameter vector ({sizes[1]}) of one "
+                "instance, all finite."
+            )
+        # On the host: kernels would be built for this point alone.
+        found = host_qp(self.programs.assembly, *arrays)
+        return found.P, found.q, found.A
+
+    @property
+    def bytes_per_instance(self) -> int:
+        """Memory that one instance needs while it is solved, an estimate from above."""
+        return self._values_per_instance() * np.dtype(self.dtype).itemsize
+
+    def _values_per_instance(self) -> int:
+        given = (self.programs, self.qp, self.settings)
+        if self._onchip:
+            return onchip_values(self.programs, self.settings)
+        return fused_values(*given) if is_fused(*given) else unfused_values(*given)
+
+    def _program(self, function: Callable[..., Any], sensitivity: Sensitivity) -> BatchProgram:
+        return BatchProgram(
+            function,
+            sensitivity,
+            self._read,
+            self._part_size,
+            self._values_per_instance,
+            1 if self._onchip else LANES,
+        )
+
+    def _part_size(self, batch: int, values: int) -> int:
+        """Instances worked on at once if each needs so many numbers; with none, all of them."""
+        item, most = np.dtype(self.dtype).itemsize, self.qp.settings.max_batch
+        results = result_values(self.programs) * item
+        return part_size(batch, most if values else most or batch, values * item, results)
+
+    def _iteration(self, split: ParameterSplit) -> SQPIteration:
+        """The iteration for parameters of which some are common; one object per split."""
+        if split not in self._iterations:
+            programs = self.programs.for_split(split)
+            with jax.ensure_compile_time_eval():  # constants outlive the program being traced
+                build = OnchipIteration if self._onchip else build_iteration
+                self._iterations[split] = build(programs, self.qp, self.settings)
+        return self._iterations[split]
+
+    def _solve_tiles(self, params: Parameters, start: MPCWarmStart) -> tuple[Iterate, Any]:
+        iteration = self._iteration(params.split)
+        return iteration.run(iteration.begin(start.z, start.qp, params.unknown()), params)
+
+    def _step_tiles(self, params: Parameters, start: MPCWarmStart) -> tuple[Iterate, Any]:
+        iteration = self._iteration(params.split)
+        begin = iteration.begin(start.z, start.qp, params.unknown())
+        return final(iteration.step(begin, params, always=True)), None
+
+    def tune(self, batch: int) -> list[Measured]:
+        """Measures which kernels of the QPs are fastest for about this batch size.
+
+        The choice is kept on disk: later solvers of the same problem find it.  Returns all that
+        was measured, the fastest last.
+        """
+        if self._onchip:
+            raise SettingsError('Nothing to tune: engine="onchip" has one shape.')
+        fused = is_fused(self.programs, self.qp, self.settings)
+        kinds = row_kinds(self.problem, EQUALITY_TOLERANCE) if fused else ()
+        found = tune_loop(self.qp.loop, batch, kinds)
+        for program in (self._solve, self._step):
+            program.forget()
+        return found
+
+    def phase_cycles(self, x0: ArrayLike, warm_start: MPCWarmStart) -> dict[str, float]:
+        """Mean cycles of the phases inside one on-chip solve; see `OnchipIteration`."""
+        params = self._packed(x0, None)
+        iteration = self._iteration(params.split)
+        if not isinstance(iteration, OnchipIteration):
+            raise SettingsError('Only engine="onchip" has phases inside a launch.')
+        return iteration.phase_cycles(params, warm_start)
+
+    @in_auto_axes
+    def pack(self, x0: ArrayLike | None, params: Params = None) -> jax.Array:
+        """The parameter vectors ``[..., n_params]`` of a problem."""
+        return self._pack(x0, params, whole=True).own
+
+    @in_auto_axes
+    def z_guess(self, x0: ArrayLike | None, params: Params = None) -> jax.Array:
+        """The initial guess of the problem, ``[..., n_vars]``."""
+        return self._guess(self._pack(x0, params))
+
+    @in_auto_axes
+    def shift(self, warm_start: MPCWarmStart) -> MPCWarmStart:
+        """A warm start moved by one node, for the next sampling instant."""
+        return self._shift(warm_start)
+
+    @in_auto_axes
+    def cold_start(self, z: jax.Array) -> MPCWarmStart:
+        """A warm start from a trajectory alone, which is not copied."""
+        state = self._nothing(z)
+        # Zeros do not depend on z: they would lie on every device as a whole.
+        return MPCWarmStart(z, jax.device_put(state, z.sharding) if is_sharded(z) else state)
+
+    def _cold_state(self, z: jax.Array) -> QPState:
+        rows = jnp.zeros((*z.shape[:-1], self.problem.n_cons), dtype=self.dtype)
+        return QPState(jnp.zeros_like(z), rows, rows)
+
+    @in_auto_axes
+    def solve(
+        self,
+        x0: ArrayLike | None = None,
+        params: Params = None,
+        warm_start: MPCWarmStart | ArrayLike | None = None,
+        *,
+        shift: bool = False,
+        donate: bool = False,
+    ) -> Solution:
+        """Solves every instance.
+
+        Batches of as many tiles of 32 share one program.  Where the arrays are spread over devices
+        along their first axis, each device solves its own instances.
+
+        Args:
+            x0: Initial states ``[..., n_x0]``; no leading axis for a single problem.
+            params: Parameters by name, or all of them but x0 as one array; None: defaults.  What
+                has no leading axes is kept once for all instances.
+            warm_start: `Solution.warm_start` of an earlier call, or a trajectory z; None: the
+                guess of the problem.
+            shift: Whether the warm start is moved by one node first.
+            donate: Whether the solver may overwrite the warm start, which saves memory and a copy.
+                Neither it nor the solution that it belongs to can be used again then.  Without
+                effect on arrays of a program that is being traced.
+        """
+        if torch_bridge.has_tensors((x0, params, warm_start)):
+            args = torch_bridge.to_jax((x0, params, warm_start))
+            return torch_bridge.to_torch(self.solve(*args, shift=shift))
+        packed = self._packed(x0, params)
+        start = self._start(packed, warm_start)
+        if shift:
+            moved = self._shift(start)
+            if donate:
+                release(start, moved)
+            start = moved
+        return self._solve(packed, start, donate=donate or shift or warm_start is None)
+
+    @in_auto_axes
+    def step(
+        self,
+        z: ArrayLike,
+        params: Params = None,
+        state: QPState | None = None,
+        *,
+        x0: ArrayLike | None = None,
+        donate: bool = False,
+    ) -> tuple[Solution, QPState]:
+        """One SQP iteration from z: the real-time iteration.
+
+        Args:
+            z: Trajectories ``[..., n_vars]``, of `z_guess` or of the last result.
+            params: By name (x0 may be one of the names) or as an array, as in `solve`.
+            state: What the last call returned; None for the first one.
+            x0: Initial states, unless `params` has them.
+            donate: Whether the solver may overwrite z and the state, as in `solve`.
+
+        Returns:
+            The result, and the state for the next call.
+        """
+        if torch_bridge.has_tensors((z, params, state, x0)):
+            z, params, state, x0 = torch_bridge.to_jax((z, params, state, x0))
+            return torch_bridge.to_torch(self.step(z, params, state, x0=x0))
+        packed = self._packed(x0, params)
+        given: Any = check_array(z, "z", self.problem.n_vars, self.dtype)
+        if state is not None:
+            if not isinstance(state, QPState):
+                raise ProblemError(
+                    f"state must be QPState, the second result of `step` or `warm_start.qp`; got "
+                    f"{type(state).__name__}."
+                )
+            given = MPCWarmStart(given, state)
+        start = self._start(packed, given)
+        result = self._step(packed, start, donate=donate)
+        return result, result.warm_start.qp
+
+    def _packed(self, x0: ArrayLike | None, params: Params) -> Parameters:
+        """The parameters where the caller wants them."""
+        packed = self._pack(x0, params)
+        where, own, common = self._device, self._moved(packed.own), packed.common
+        if where is not None and common is not None and not isinstance(common, Tracer):
+            common = jax.device_put(common, everywhere(where))
+        return replace(packed, own=own, common=common)
+
+    def _start(self, packed: Parameters, given: Any) -> MPCWarmStart:
+        """A warm start with the leading axes of the parameter vectors."""
+        problem = self.problem
+        if given is None:
+            return self.cold_start(self._guess(packed))
+        if not isinstance(given, MPCWarmStart):
+            given = self.cold_start(check_array(given, "z", problem.n_vars, self.dtype))
+        sizes = {"z": problem.n_vars, "d": problem.n_vars, "s": problem.n_cons, "y": problem.n_cons}
+        arrays = dict(zip(sizes, (given.z, given.qp.d, given.qp.s, given.qp.y), strict=True))
+        leading = packed.own.shape[:-1]
+        for name, array in arrays.items():
+            array = check_array(array, f"warm_start.{name}", sizes[name], self.dtype)
+            if array.shape[:-1] not in ((), leading):
+                raise ProblemError(
+                    f"warm_start.{name} has leading axes {list(array.shape[:-1])} but the data "
+                    f"have {list(leading)}."
+                )
+            to = (*leading, sizes[name])
+            arrays[name] = self._moved(array if array.shape == to else jnp.broadcast_to(array, to))
+        return MPCWarmStart(arrays["z"], QPState(arrays["d"], arrays["s"], arrays["y"]))
+
+    def _moved(self, array: jax.Array) -> jax.Array:
+        if self._device is None or isinstance(array, Tracer):
+            return array
+        if isinstance(self._device, NamedSharding):
+            check_divisible(array.shape[:-1], self._device)
+        return jax.device_put(array, self._device)
+
+    def _read(self, end: Iterate, history: History | None) -> Solution:
+        """The solution from rows of instances."""
+
+        def scalar(name: str) -> jax.Array:
+            return getattr(end, name)[..., 0]
+
+        return Solution(
+            z=end.z,
+            y=end.qp.y,
+            cost=scalar("cost"),
+            status=scalar("status"),
+            iterations=scalar("iterations"),
+            qp_iterations=scalar("qp_iterations"),
+            primal_residual=scalar("primal"),
+            dual_residual=scalar("dual"),
+            kkt_residual=scalar("kkt"),
+            step_length=scalar("alpha"),
+            accepted=scalar("accepted") == 1,
+            violation=scalar("violation"),
+            theta=scalar("theta"),
+            warm_start=MPCWarmStart(end.z, end.qp),
+            history=history,
+            layout=self._layout,
+        )
+
+
+def _scipy(pattern: SparsePattern) -> sp.csc_matrix:
+    ones = np.ones(pattern.nnz)
+    return sp.csc_matrix((ones, pattern.row_idx, pattern.col_ptr), shape=pattern.shape)

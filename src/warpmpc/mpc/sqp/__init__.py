@@ -1,0 +1,1 @@
+"""The SQP iteration: general, in three launches, and on chip."""

@@ -1,0 +1,320 @@
+"""One SQP iteration on tiles, and the loop around it.
+
+Linearise, solve the QP, test the optimality conditions, search along the direction.  Arrays are
+``[tiles, rows, 32]``, scalars of instances ``[tiles, 1, 32]``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.mpc.line_search import Trial, choose, theta
+from warpmpc.mpc.parameters import Parameters
+from warpmpc.mpc.settings import SQPSettings
+from warpmpc.mpc.stage_evaluation import Evaluation, StagePrograms
+from warpmpc.mpc.types import History, MPCStatus, QPState
+from warpmpc.qp.products import QPMatrices, total
+from warpmpc.qp.qp_solver import QPSolver
+from warpmpc.qp.scaling import QPData
+from warpmpc.qp.termination import norm
+from warpmpc.qp.types import Status
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Iterate:
+    """State of the loop; see `Solution` for the scalars.
+
+    `infeasible` is 1 where the last QP has no solution.
+    """
+
+    z: jax.Array
+    qp: QPState
+    status: jax.Array
+    infeasible: jax.Array
+    iterations: jax.Array
+    qp_iterations: jax.Array
+    primal: jax.Array
+    dual: jax.Array
+    kkt: jax.Array
+    alpha: jax.Array
+    accepted: jax.Array
+    cost: jax.Array
+    violation: jax.Array
+    theta: jax.Array
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """Solution of the QP at an iterate."""
+
+    state: QPState
+    status: jax.Array
+    iterations: jax.Array
+    primal: jax.Array
+    dual: jax.Array
+
+    @property
+    def usable(self) -> jax.Array:
+        """Whether it is a direction at all.
+
+        That of a QP without solution is: it leads to where the linearised rows are least violated.
+        """
+        return jnp.isfinite(self.state.d).all(axis=1, keepdims=True)
+
+    @property
+    def infeasible(self) -> jax.Array:
+        """Whether the QP has no solution."""
+        return is_infeasible(self.status)
+
+
+class SQPIteration:
+    """The iteration for one problem."""
+
+    def __init__(self, programs: StagePrograms, qp: QPSolver, settings: SQPSettings):
+        """Keeps the parts.
+
+        Args:
+            programs: Stage functions.
+            qp: Solver for the pattern of their QPs.
+            settings: Of the iteration.
+        """
+        self.programs, self.qp, self.settings = programs, qp, settings
+        assembly = programs.assembly
+        self.matrices: QPMatrices = qp.matrices
+        self._tol = settings.tolerances(programs.dtype)
+        # Found on the host: every operation on the device would be a program of its own to compile.
+        hard = ~np.isin(np.arange(programs.problem.n_cons), assembly.soft_rows)
+        self._is_hard = jnp.asarray(hard[None, :, None])
+
+    def begin(self, z: jax.Array, qp: QPState, unknown: jax.Array) -> Iterate:
+        """The state before the first iteration; not finite instances do not take part.
+
+        Args:
+            z: Trajectories.
+            qp: Where the first QPs start.
+            unknown: Instances with a parameter that is no number.
+        """
+        number = jnp.zeros((z.shape[0], 1, z.shape[2]), dtype=z.dtype)
+        count = jnp.zeros(number.shape, dtype=jnp.int32)
+        finite = self.has_trajectory(z) & ~unknown
+        status = jnp.where(finite, MPCStatus.MAX_ITER, MPCStatus.NON_FINITE).astype(jnp.int32)
+        nothing = jnp.full_like(number, jnp.nan)
+        return Iterate(
+            z=z,
+            qp=self.started(qp),
+            status=status,
+            infeasible=count,
+            iterations=count,
+            qp_iterations=count,
+            primal=nothing,
+            dual=nothing,
+            kkt=nothing,
+            alpha=number,
+            accepted=count,
+            cost=nothing,
+            violation=nothing,
+            theta=nothing,
+        )
+
+    def has_trajectory(self, z: jax.Array) -> jax.Array:
+        """Instances with a trajectory to begin with: one that is finite."""
+        return jnp.isfinite(z).all(axis=1, keepdims=True)
+
+    def started(self, qp: QPState) -> QPState:
+        """What the first QPs start from.
+
+        Not finite multipliers are what an instance without a solution leaves behind.
+        """
+        known = [jnp.isfinite(a).all(axis=1, keepdims=True) for a in (qp.d, qp.s, qp.y)]
+        return jax.tree.map(lambda a: jnp.where(known[0] & known[1] & known[2], a, 0), qp)
+
+    def run(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History | None]:
+        """All iterations; with a fixed number no instance waits for any other."""
+        settings, history = self.settings, None
+        if settings.record:
+            end, history = self._recorded(begin, p)
+        elif settings.converges:
+            count = jnp.asarray(0, dtype=jnp.int32)
+            _, end = jax.lax.while_loop(
+                lambda c: (c[0] < settings.max_iter) & (c[1].status == MPCStatus.MAX_ITER).any(),
+                lambda c: (c[0] + 1, self.step(c[1], p)),
+                (count, begin),
+            )
+        else:
+            end = jax.lax.fori_loop(0, settings.max_iter, lambda _, now: self.step(now, p), begin)
+        return final(end), history
+
+    def _recorded(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History]:
+        """The same with all iterations, and what each of them did."""
+
+        def step(now: Iterate, _: None) -> tuple[Iterate, History]:
+            after = self.step(now, p)
+            took_part = after.iterations > now.iterations
+            rows = (after.cost, after.theta, after.alpha, after.accepted, after.kkt)
+            recorded = [jnp.where(took_part, row, jnp.nan).astype(begin.z.dtype) for row in rows]
+            return after, History(*recorded)
+
+        end, history = jax.lax.scan(step, begin, None, length=self.settings.max_iter)
+        # [iterations, tiles, 1, 32] to rows of tiles.
+        return end, jax.tree.map(lambda a: jnp.moveaxis(a[:, :, 0], 0, 1), history)
+
+    def step(self, now: Iterate, p: Parameters, *, always: bool = False) -> Iterate:
+        """One iteration.
+
+        Args:
+            now: The state before.
+            p: Parameters.
+            always: Whether instances move that are converged already; with a fixed number of
+                iterations they do.
+        """
+        always = always or not self.settings.converges
+        active = now.status == MPCStatus.MAX_ITER
+        if always:
+            active = now.status != MPCStatus.NON_FINITE
+        data = self.programs.linearize(now.z, p, now.qp.y)
+        found = self.direction(data, now.qp, active)
+        usable = found.usable
+        state = jax.tree.map(lambda a: jnp.where(usable, a, 0), found.state)
+        trial, all_points = self._trial(now.z, state, data, p)
+        # Multipliers of a QP without solution grow without bound: they say how much feasibility
+        # matters, but are no start for the next QP.
+        state = replace(state, y=jnp.where(found.infeasible, 0, state.y))
+        choice = choose(trial, self.settings)
+        kkt = self._kkt_residual(data, state)
+        still = norm(state.d) <= self._tol.step * jnp.maximum(1, norm(now.z))
+        feasible = trial.here.worst[0] <= self._tol.violation
+        solved = usable & ~found.infeasible
+        if data.soft is not None:
+            # Multipliers of soft rows belong to s; they say something of z only where A d is s.
+            solved &= found.primal <= self._tol.violation
+        # Where no step is acceptable any more, the conditions alone decide.
+        at_rest = still | ~choice.accepted
+        converged = solved & at_rest & feasible & (kkt <= self._tol.kkt)
+        moves = usable & (~converged | always)
+        position = jnp.where(moves & (choice.alpha > 0), choice.index + 1, 0)
+        alpha = jnp.where(position > 0, choice.alpha, 0)
+        at_new = jax.tree.map(
+            lambda a: jnp.take_along_axis(a, position[None], axis=0)[0], all_points
+        )
+        after = Iterate(
+            z=jnp.where(position > 0, now.z + alpha * state.d, now.z),
+            qp=state,
+            status=status_of(usable, found.status, converged, choice.accepted),
+            infeasible=found.infeasible.astype(jnp.int32),
+            iterations=now.iterations + 1,
+            qp_iterations=now.qp_iterations + found.iterations,
+            primal=found.primal,
+            dual=found.dual,
+            kkt=kkt,
+            alpha=alpha,
+            accepted=(choice.accepted & usable).astype(jnp.int32),
+            cost=at_new.cost,
+            violation=at_new.worst,
+            theta=theta(at_new, self.settings),
+        )
+        return jax.tree.map(lambda new, old: jnp.where(active, new, old), after, now)
+
+    def direction(self, data: QPData, state: QPState, active: jax.Array) -> Direction:
+        """Solves the QP in the engine's layout."""
+        start = (state.d, state.s, state.y)
+        if self.settings.restarts_qp:
+            nothing = jnp.zeros_like(state.s)
+            start = (jnp.zeros_like(state.d), nothing, state.y)
+        lanes = self.qp.lanes
+        into = jax.tree.map(lambda a: regrouped(a, lanes), (data, start, active))
+        x, y, _, (s, status, iterations, primal, dual) = self.qp.iterate(*into)
+        found = (x, s, y, status, iterations, primal, dual)
+        x, s, y, *scalars = (regrouped(a, LANES) for a in found)
+        return Direction(QPState(x, s, y), *scalars)
+
+    def _trial(
+        self, z: jax.Array, state: QPState, data: QPData, p: Parameters
+    ) -> tuple[Trial, Evaluation]:
+        """Evaluates the ladder in one launch; also all points, the iterate first."""
+        steps = jnp.asarray([0.0, *self.settings.line_search.ladder], dtype=z.dtype)
+        points = z[None] + steps[:, None, None, None] * state.d[None]
+        flat = self.programs.evaluate(points.reshape(-1, *z.shape[1:]), p)
+        everywhere = jax.tree.map(lambda a: a.reshape(steps.size, *z.shape[:1], 1, LANES), flat)
+        here = jax.tree.map(lambda a: a[:1], everywhere)
+        there = jax.tree.map(lambda a: a[1:], everywhere)
+        slope = total(data.q * state.d) + self._penalty_change(data, state)
+        return Trial(here, there, slope[None], norm(state.y)[None]), everywhere
+
+    def _penalty_change(self, data: QPData, state: QPState) -> jax.Array | float:
+        """What the QP expects the penalties of soft rows to change by."""
+        rows = self.programs.soft_rows
+        if data.soft is None:
+            return 0.0
+        Ad = self.matrices.A.product(data.A, state.d)[:, rows]
+        lower, upper = data.lower[:, rows], data.upper[:, rows]
+        weights = jnp.split(data.soft, 4, axis=1)
+        return total(_penalty(Ad, lower, upper, weights) - _penalty(0 * Ad, lower, upper, weights))
+
+    def _kkt_residual(self, data: QPData, state: QPState) -> jax.Array:
+        """Stationarity and complementarity at the iterate, with the multipliers of its QP."""
+        y = state.y
+        slope = norm(data.q + self.matrices.AT.product(data.A, y))
+        distance = jnp.where(y > 0, data.upper, data.lower)
+        distance = jnp.where((y != 0) & self._is_hard & jnp.isfinite(distance), distance, 0)
+        return jnp.maximum(slope, norm(y * distance)) / jnp.maximum(1, norm(data.q))
+
+
+def final(end: Iterate) -> Iterate:
+    """The state after the last iteration: the direction of a QP without solution was no solution.
+
+    Before, such an instance goes on as long as its line search accepts steps.
+    """
+    hopeless = (end.status == MPCStatus.MAX_ITER) & (end.infeasible == 1)
+    status = jnp.where(hopeless, MPCStatus.QP_INFEASIBLE, end.status)
+    return replace(end, status=status.astype(jnp.int32))
+
+
+def is_infeasible(qp_status: jax.Array) -> jax.Array:
+    """Whether a QP has no solution."""
+    return (qp_status != Status.SOLVED) & (qp_status != Status.MAX_ITER)
+
+
+def status_of(
+    usable: jax.Array, qp_status: jax.Array, converged: jax.Array, accepted: jax.Array
+) -> jax.Array:
+    """The worst that happened in an iteration."""
+    infeasible = is_infeasible(qp_status)
+    reason = jnp.where(infeasible, MPCStatus.QP_INFEASIBLE, MPCStatus.LINE_SEARCH_FAILED)
+    status = jnp.where(accepted, MPCStatus.MAX_ITER, reason)
+    status = jnp.where(converged, MPCStatus.CONVERGED, status)
+    crossed = qp_status == Status.INVALID_BOUNDS
+    unusable = jnp.where(crossed, MPCStatus.QP_INFEASIBLE, MPCStatus.NON_FINITE)
+    return jnp.where(usable, status, unusable).astype(jnp.int32)
+
+
+def _penalty(
+    s: jax.Array, lower: jax.Array, upper: jax.Array, weights: list[jax.Array]
+) -> jax.Array:
+    """Penalty of soft rows with values s; sides that stay hard cost nothing here."""
+    below, above = jnp.maximum(lower - s, 0), jnp.maximum(s - upper, 0)
+    cost = jnp.zeros_like(s)
+    for linear, quadratic, excess in (
+        (weights[0], weights[2], below),
+        (weights[1], weights[3], above),
+    ):
+        soft = jnp.isfinite(linear)
+        cost += jnp.where(
+            soft, jnp.where(soft, linear, 0) * excess + 0.5 * quadratic * excess**2, 0
+        )
+    return cost
+
+
+def regrouped(array: Any, lanes: int) -> Any:
+    """``[groups, rows, lanes]`` with other lanes; 32 or 1."""
+    if array.shape[2] == lanes:
+        return array
+    if lanes == 1:
+        return array.transpose(0, 2, 1).reshape(-1, array.shape[1], 1)
+    return array.reshape(-1, LANES, array.shape[1]).transpose(0, 2, 1)

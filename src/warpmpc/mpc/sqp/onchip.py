@@ -1,0 +1,305 @@
+"""All SQP iterations in one launch: the iteration of `SQPIteration`, one warp per problem.
+
+Reads: the stage functions of a problem with few states.  Produces: `OnchipIteration` on arrays
+``[batch, rows, 1]``.  DESIGN: lanes of a warp own consecutive stages, see `engines.onchip.lanes`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+
+from warpmpc._errors import SettingsError
+from warpmpc.engines.ldl.launch import MAX_REGISTERS
+from warpmpc.engines.onchip.check_template import OnchipChecks
+from warpmpc.engines.onchip.end_template import OnchipEnd
+from warpmpc.engines.onchip.lane_source import LaneText, registers_of
+from warpmpc.engines.onchip.lanes import LaneLayout, eliminate_lane
+from warpmpc.engines.onchip.launch import (
+    OnchipCounts,
+    OnchipKernel,
+    Solved,
+    needed_registers,
+    problems_at_once,
+    problems_held,
+    shared_bytes,
+)
+from warpmpc.engines.onchip.memory import LaneMemory
+from warpmpc.engines.onchip.solve_source import STATIC_SHARED, OnchipNumbers, OnchipText
+from warpmpc.engines.onchip.solve_template import NO_PART, PHASES
+from warpmpc.engines.runtime.ffi import has_gpu, shared_memory_limit
+from warpmpc.engines.three_launch.search_source import REPORT_ROWS
+from warpmpc.mpc.parameters import Parameters
+from warpmpc.mpc.settings import SQPSettings
+from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
+from warpmpc.mpc.sqp.onchip_stages import OnchipStages
+from warpmpc.mpc.sqp.reports import Reports
+from warpmpc.mpc.sqp.three_launch import search_rule
+from warpmpc.mpc.stage_evaluation import StagePrograms
+from warpmpc.mpc.types import History, MPCStatus, MPCWarmStart, QPState
+from warpmpc.qp.loops.tiles import inverse_rho
+from warpmpc.qp.qp_solver import QPSolver
+from warpmpc.qp.scaling import BOUND_LARGE, EQUALITY_TOLERANCE
+from warpmpc.qp.types import ADMMSettings
+from warpmpc.symbolic.derivatives.row_kinds import row_kinds
+
+_LOG = logging.getLogger(__name__)
+# Longer stage programs would have to be cut into chunks.
+_LONGEST_PROGRAM = 3000
+_MOST_AT_ONCE = 8  # as many as have all registers that a lane can have
+_MOST_HELD = 8  # rows of parameters that every solve copies
+_AT_LEAST_AT_ONCE = 4  # as many as an H200 holds of problems of 48 KB
+
+
+class OnchipIteration(SQPIteration):
+    """The iteration for one problem."""
+
+    def __init__(self, programs: StagePrograms, qp: QPSolver, settings: SQPSettings):
+        """Lays out the lanes and builds the programs of all stages.
+
+        Args:
+            programs: Stage functions.
+            qp: Solver for the pattern of their QPs; only its settings matter here.
+            settings: Of the iteration.
+        """
+        super().__init__(programs, qp, settings)
+        self.memory = lane_memory(programs)
+        plans = OnchipStages(programs, self.memory)
+        text = OnchipText(
+            self.memory,
+            plans.plans,
+            search_rule(settings, programs.dtype),
+            replace(_numbers(qp, programs.dtype), end=_end(settings, programs.dtype)),
+        )
+        self.kernel = OnchipKernel(self.memory, text, plans.tables, programs.dtype)
+        self._reports = Reports(settings, programs.dtype, soft=programs.soft_rows.size > 0)
+
+    def has_trajectory(self, z: jax.Array) -> jax.Array:
+        """All: the kernel, which reads them anyway, says later which ones took no part."""
+        return jnp.ones((z.shape[0], 1, z.shape[2]), dtype=bool)
+
+    def started(self, qp: QPState) -> QPState:
+        """What the first QPs start from: the kernel itself looks whether it is finite."""
+        return qp
+
+    def run(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History | None]:
+        """All iterations."""
+        end, history = self._solve(begin, p, self._counts(self.settings.max_iter))
+        return final(end), history
+
+    def step(self, now: Iterate, p: Parameters, *, always: bool = False) -> Iterate:
+        """One iteration; whoever asks for one wants all instances to move."""
+        del always
+        return self._solve(now, p, replace(self._counts(1), ends=False))[0]
+
+    def phase_cycles(self, p: Parameters, start: MPCWarmStart) -> dict[str, float]:
+        """Mean cycles of `PHASES` in one solve; zeros on the CPU, which has no such clock.
+
+        Args:
+            p: Parameters of a batch, batch first.
+            start: Of the solve, likewise.
+        """
+        counts = replace(self._counts(self.settings.max_iter), profile=True)
+
+        def cycles(p: Parameters, start: MPCWarmStart) -> jax.Array:
+            p, start = jax.tree.map(lambda a: a[..., None], (p, start))
+            found = self._launch(self.begin(start.z, start.qp, p.unknown()), p, counts)
+            cycles = found.status[:, 2 : 2 + len(PHASES)]
+            return 64 * cycles.astype(start.z.dtype).mean(axis=(0, 2))
+
+        return dict(zip(PHASES, map(float, jax.jit(cycles)(p, start)), strict=True))
+
+    def _counts(self, count: int) -> OnchipCounts:
+        settings = self.settings
+        return OnchipCounts(
+            count,
+            self.qp.settings.max_iter,
+            settings.record,
+            settings.restarts_qp,
+            ends=settings.converges,
+        )
+
+    def _launch(self, begin: Iterate, p: Parameters, counts: OnchipCounts) -> Solved:
+        arrays = self.programs.point_arrays(begin.z, p, begin.qp.y)
+        point = dict(zip(self.programs.point_rows, arrays, strict=True))
+        state = (begin.qp.d, begin.qp.s, begin.qp.y)
+        active = begin.status != MPCStatus.NON_FINITE
+        return self.kernel.solve(point, state, active, counts)
+
+    def _solve(
+        self, begin: Iterate, p: Parameters, counts: OnchipCounts
+    ) -> tuple[Iterate, History | None]:
+        found = self._launch(begin, p, counts)
+        active = found.status[:, :1] != NO_PART
+        batch, size = begin.z.shape[0], len(REPORT_ROWS)
+        reports, last = found.report.reshape(batch, -1, size, 1), found.report[:, -size:]
+        done, converged = counts.sqp, None
+        if counts.ends:
+            done, converged = found.status[:, -2:-1], found.status[:, -1:] > 0
+        spent = (found.status[:, :1], found.status[:, 1:2], done)
+        new = (found.z, QPState(*found.state))
+        if counts.record:
+            place = jnp.arange(counts.sqp)[None, :, None]
+            took_part = active & (place < done)
+            reports = jnp.where(took_part[..., None], reports, jnp.nan)
+            # After the last one there are no numbers; before it they do not count.
+            last = jnp.where((place == done - 1)[..., None], reports, 0).sum(axis=1)
+        # Instances that do not take part are as they were: nobody has to keep their old arrays.
+        status = jnp.where(active, begin.status, jnp.int32(MPCStatus.NON_FINITE))
+        begin = replace(begin, z=new[0], qp=new[1], status=status)
+        end = self._reports.iterate(begin, new, last, spent, active, converged)
+        if not counts.record:
+            return end, None
+        history = self._reports.history(jnp.moveaxis(reports, 1, 0))
+        return end, jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), history)
+
+
+def uses_onchip(
+    engine: str, programs: StagePrograms, qp: QPSolver, settings: SQPSettings, *, free: bool
+) -> bool:
+    """Whether solves are single launches; raises where that is wanted but impossible.
+
+    Args:
+        engine: What the caller wants.
+        programs: Stage functions.
+        qp: Solver for the pattern of their QPs.
+        settings: Of the iteration.
+        free: Whether the caller leaves the choice of kernels to us.
+    """
+    laid_out = partial(lane_memory, programs)
+    if engine == "onchip":
+        of_staged = None if free else "`staged` is for kernels of another engine"
+        reason = of_staged or onchip_obstacle(programs, qp, settings, laid_out)
+        if reason is not None:
+            raise SettingsError(
+                f'engine="onchip" is not possible because {reason}; use engine="auto".'
+            )
+        return True
+    if engine != "auto" or not free or settings.fused is not None or not has_gpu():
+        return False
+    memory = cache(laid_out)  # asked for only if settings allow it
+    reason = onchip_obstacle(programs, qp, settings, memory) or onchip_drawback(
+        memory(), programs.dtype
+    )
+    _LOG.info("engine auto: %s", f"not onchip, because {reason}" if reason else "onchip")
+    return reason is None
+
+
+def onchip_obstacle(
+    programs: StagePrograms,
+    qp: QPSolver,
+    settings: SQPSettings,
+    memory: Callable[[], LaneMemory],
+) -> str | None:
+    """Why a solve cannot be one launch, or None; `memory` is called if all else allows it."""
+    admm = qp.settings
+    reasons = (
+        (settings.fused is not None, f"fused={settings.fused} is for engines of several launches"),
+        (bool(admm.scaling), "QPs are scaled"),
+        (bool(admm.adaptive_rho_every), "rho is adapted"),
+        (programs.has_blocks, "Hessian blocks are projected"),
+    )
+    known = next((reason for holds, reason in reasons if holds), None)
+    if known is not None:
+        return known
+    # One program gives both: cost and violations at the first point come with the QP.
+    both = zip(programs.linearize_functions[0], programs.evaluate_functions, strict=True)
+    longest = max((f.n_instructions() + g.n_instructions() for f, g in both), default=0)
+    if longest > _LONGEST_PROGRAM:
+        return f"a stage has {longest} operations, more than {_LONGEST_PROGRAM}"
+    needed, limit = shared_bytes(memory(), programs.dtype), shared_memory_limit()
+    if needed > limit:
+        return (
+            f"a problem needs {needed / 1024:.1f} KB of shared memory, "
+            f"{(needed - limit) / 1024:.1f} KB more than a multiprocessor has"
+        )
+    return None
+
+
+def onchip_drawback(memory: LaneMemory, dtype: str) -> str | None:
+    """Why single launches would not be the fastest way, or None."""
+    registers = needed_registers(memory, dtype)
+    if registers > MAX_REGISTERS:
+        return f"a lane needs about {registers} registers, {registers - MAX_REGISTERS} too many"
+    needed = shared_bytes(memory, dtype)
+    if needed > STATIC_SHARED and _problems_at_once(memory, dtype) < _AT_LEAST_AT_ONCE:
+        return (
+            f"a problem needs {needed / 1024:.0f} KB of shared memory, more than the "
+            f"{STATIC_SHARED // 1024} KB that leave room for several"
+        )
+    return None
+
+
+def lane_memory(programs: StagePrograms) -> LaneMemory:
+    """Where the numbers of a problem lie.
+
+    Blocks of the reduction are in registers that are left, if that makes room for more problems.
+    Parameters have a copy in shared memory if that takes no room from problems.
+    """
+    memory = _without_parameters(programs)
+    holding = memory.holding(programs.parameter_sizes)
+    room, room_left = (_room(m, programs.dtype) for m in (memory, holding))
+    is_short = holding.sections["PAR"].count <= _MOST_HELD
+    return holding if is_short and room == room_left and room[0] else memory
+
+
+def _room(memory: LaneMemory, dtype: str) -> tuple[int, bool]:
+    """Problems that a multiprocessor holds; whether one takes more than `onchip_drawback` likes."""
+    return problems_held(memory, dtype), shared_bytes(memory, dtype) > STATIC_SHARED
+
+
+def _without_parameters(programs: StagePrograms) -> LaneMemory:
+    """The same without parameters."""
+    layout = LaneLayout(programs.assembly, row_kinds(programs.problem, EQUALITY_TOLERANCE))
+    memory = LaneMemory(layout, eliminate_lane(layout))
+    text, block = LaneText(memory, programs.dtype), memory.n_separators**2
+    if text.folds or not block:
+        return memory
+    left = MAX_REGISTERS - needed_registers(memory, programs.dtype)
+    block *= registers_of(programs.dtype)
+    most = max(0, min(left // block, memory.n_blocks))
+    some = [memory.keeping(count) for count in range(most + 1)]
+    # The first one of those that leave most room.
+    return max(some, key=lambda m: _problems_at_once(m, programs.dtype))
+
+
+def _problems_at_once(memory: LaneMemory, dtype: str) -> int:
+    """Problems that one multiprocessor holds, even if lanes take all registers."""
+    return min(problems_at_once(memory, dtype), _MOST_AT_ONCE)
+
+
+def _numbers(qp: QPSolver, dtype: str) -> OnchipNumbers:
+    settings = qp.settings
+    row, equal, free = inverse_rho(settings, dtype)
+    return OnchipNumbers(
+        sigma=settings.sigma,
+        relaxation=settings.relaxation,
+        inverse_rho=(row, equal, free),
+        same=EQUALITY_TOLERANCE,
+        absent=BOUND_LARGE,
+        checks=_checks(settings),
+    )
+
+
+def _end(settings: SQPSettings, dtype: str) -> OnchipEnd | None:
+    if not settings.converges:
+        return None
+    tolerances = settings.tolerances(dtype)
+    return OnchipEnd(tolerances.step, tolerances.kkt, tolerances.violation)
+
+
+def _checks(settings: ADMMSettings) -> OnchipChecks | None:
+    if not settings.check_every:
+        return None
+    return OnchipChecks(
+        settings.check_every,
+        settings.eps_abs,
+        settings.eps_rel,
+        settings.eps_prim_inf,
+        settings.eps_dual_inf,
+    )

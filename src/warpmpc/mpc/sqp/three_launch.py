@@ -1,0 +1,355 @@
+"""SQP iterations in three launches each: linearise and factorise, ADMM, line search.
+
+Reads: the stage functions of a problem and a staged QP engine.  Produces: `FusedIteration`, the
+same iteration as `SQPIteration` without K, A or any other matrix in memory but the factors.  It
+exists for a fixed number of iterations and for QPs that need neither scaling nor another rho.
+"""
+
+from __future__ import annotations
+
+import logging
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpmpc._errors import SettingsError
+from warpmpc.codegen.emit_native import literal
+from warpmpc.codegen.from_casadi import translate
+from warpmpc.codegen.stage_functions import StageCase, merged_cases
+from warpmpc.engines.runtime.admm_types import UNCHECKED, LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.loading import load_together
+from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.engines.staged.launch import StagedKernels
+from warpmpc.engines.three_launch.launches import FusedKernels, FusedStages
+from warpmpc.engines.three_launch.search_source import REPORT_ROWS, SearchRule
+from warpmpc.mpc.parameters import Parameters
+from warpmpc.mpc.settings import SQPSettings
+from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
+from warpmpc.mpc.sqp.reports import Reports
+from warpmpc.mpc.stage_evaluation import StagePrograms
+from warpmpc.mpc.types import History, MPCStatus, QPState
+from warpmpc.qp.loops.kernels import KernelLoop
+from warpmpc.qp.loops.tiles import NodeOrder, inverse_rho, loop_numbers
+from warpmpc.qp.qp_solver import QPSolver
+from warpmpc.qp.scaling import BOUND_LARGE, EQUALITY_TOLERANCE
+from warpmpc.qp.types import Status
+from warpmpc.symbolic.derivatives.kkt_stages import KKTStep, StageFunctions, kkt_steps
+from warpmpc.symbolic.derivatives.qp_residuals import report_steps
+from warpmpc.symbolic.derivatives.row_kinds import row_kinds
+from warpmpc.symbolic.stage_elimination import StageProgram, StageTemplate
+
+_LOG = logging.getLogger(__name__)
+# Longer stage programs are cut into chunks, which only separate launches can be.
+_LONGEST_PROGRAM = 3000
+_MOST_STEPS = 30  # of the ladder: one warp each in a block
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class _Carry:
+    """What goes from one iteration to the next, in program order; `report` is of the last one."""
+
+    z: jax.Array
+    state: tuple[jax.Array, jax.Array]
+    report: jax.Array
+    status: jax.Array
+    qp_iterations: jax.Array
+
+
+class FusedIteration(SQPIteration):
+    """The iteration for one problem; how it begins is a matter of `SQPIteration`."""
+
+    def __init__(self, programs: StagePrograms, qp: QPSolver, settings: SQPSettings):
+        """See `obstacle` for what it cannot do.
+
+        Args:
+            programs: Stage functions.
+            qp: Solver for the pattern of their QPs.
+            settings: Of the iteration.
+        """
+        super().__init__(programs, qp, settings)
+        self._launches: dict[bytes, FusedLaunches] = {}
+        self._kinds = row_kinds(programs.problem, EQUALITY_TOLERANCE)
+
+    def run(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History | None]:
+        """All iterations."""
+        end, history = self._at(begin.z.shape[0]).run(begin, p, self.settings.max_iter)
+        return final(end), history
+
+    def step(self, now: Iterate, p: Parameters, *, always: bool = False) -> Iterate:
+        """One iteration; with a fixed number of them all instances move."""
+        del always
+        return self._at(now.z.shape[0]).run(now, p, 1)[0]
+
+    def _at(self, tiles: int) -> FusedLaunches:
+        """The launches for so many tiles; they depend on the order of the elimination."""
+        loop = self.qp.loop
+        kernels = loop.staged_at(tiles) if isinstance(loop, KernelLoop) else None
+        assert kernels is not None  # see `obstacle`
+        key = kernels.program.node_order.tobytes()
+        if key not in self._launches:
+            given = (self.programs, self.qp, self.settings, kernels.program)
+            self._launches[key] = FusedLaunches(*given)
+        return self._launches[key].around(kernels.with_kinds(self._kinds), tiles)
+
+
+class FusedLaunches:
+    """Iterations with the kernels of one elimination."""
+
+    def __init__(
+        self,
+        programs: StagePrograms,
+        qp: QPSolver,
+        settings: SQPSettings,
+        program: StageProgram,
+    ):
+        """Builds the programs of all stages.
+
+        Args:
+            programs: Stage functions.
+            qp: Solver for the pattern of their QPs.
+            settings: Of the iteration.
+            program: The elimination.
+        """
+        self.programs, self.qp, self.settings = programs, qp, settings
+        self._program, self._admm = program, None
+        self._order = NodeOrder(program, programs.problem.n_vars)
+        checks = qp.settings.check_every
+        self._limits = LoopLimits(checks or UNCHECKED, qp.settings.max_iter, qp.settings.max_iter)
+        self._kernels = FusedKernels(
+            self._stages(),
+            search_rule(settings, programs.dtype),
+            programs.dtype,
+            stores_K=checks > 0,
+        )
+        self._numbers = _numbers(qp, programs.dtype)
+        self._reports = Reports(settings, programs.dtype)
+
+    def around(self, kernels: StagedKernels, tiles: int) -> FusedLaunches:
+        """The same around an ADMM loop of this elimination, ready for so many tiles."""
+        load_together([*kernels.to_load(tiles), *self._kernels.to_load()])
+        other = copy(self)
+        other._admm = kernels
+        return other
+
+    def _stages(self) -> FusedStages:
+        programs, at, program = self.programs, self.programs.assembly, self._program
+        point = dict(programs.point_rows)
+        if "y" in point:  # multipliers stand in X
+            point["y"] = [self._order.rows[rows] for rows in point["y"]]
+        functions, outputs = programs.linearize_functions
+        stages = StageFunctions(functions, outputs, point)
+        steps = kkt_steps(program, self.qp.system.kkt, at, stages)
+        factor = _merged_by_template(steps)
+        d_rows = [self._order.vars[rows] for rows in at.w_rows]
+        g_rows = [self._order.rows[rows] for rows in at.g_rows]
+        reports = report_steps(at, stages, d_rows, g_rows)
+        return FusedStages(
+            elimination=program,
+            templates=[template for template, _ in factor],
+            factor=[case for _, case in factor],
+            evaluate=self._evaluations({n: rows for n, rows in point.items() if n != "y"}),
+            report=merged_cases(
+                [StageCase(translate(r.function), r.stages, r.in_rows, ()) for r in reports]
+            ),
+            names=list(point),
+            nodes=np.concatenate([self._order.vars, self._order.rows]),
+        )
+
+    def _evaluations(self, point: dict[str, Any]) -> list[StageCase]:
+        """Cost and violations; the rows of the direction follow those of the point."""
+        stages = self.programs.assembly.stages
+        merged = merged_cases(
+            [
+                StageCase(translate(f), stages[i], tuple(rows[i] for rows in point.values()), ())
+                for i, f in enumerate(self.programs.evaluate_functions)
+            ]
+        )
+        return [
+            replace(case, in_rows=(*case.in_rows, self._order.vars[case.in_rows[0]]))
+            for case in merged
+        ]
+
+    def run(self, begin: Iterate, p: Parameters, count: int) -> tuple[Iterate, History | None]:
+        """So many iterations."""
+        active = begin.status != MPCStatus.NON_FINITE
+        carry = self._begin(begin)
+        if not self.settings.record:
+            end = jax.lax.fori_loop(0, count, lambda _, c: self._step(c, p, active), carry)
+            return self._iterate(begin, end, active, count), None
+
+        def recorded(now: _Carry, _: None) -> tuple[_Carry, jax.Array]:
+            after = self._step(now, p, active)
+            return after, after.report
+
+        end, reports = jax.lax.scan(recorded, carry, None, length=count)
+        history = self._history(jnp.where(active[None], reports, jnp.nan))
+        return self._iterate(begin, end, active, count), history
+
+    def _begin(self, begin: Iterate) -> _Carry:
+        d, s, y = begin.qp.d, begin.qp.s, begin.qp.y
+        scalar = begin.status.shape
+        return _Carry(
+            z=begin.z,
+            state=(self._order.join(d, y), self._order.join(jnp.zeros_like(d), s)),
+            report=jnp.zeros((scalar[0], len(REPORT_ROWS), LANES), dtype=begin.z.dtype),
+            status=jnp.full(scalar, Status.MAX_ITER, dtype=jnp.int32),
+            qp_iterations=jnp.zeros(scalar, dtype=jnp.int32),
+        )
+
+    def _step(self, now: _Carry, p: Parameters, active: jax.Array) -> _Carry:
+        """Three launches."""
+        assert self._admm is not None  # see `around`
+        X, S = now.state
+        if self.settings.restarts_qp:
+            # Multipliers stay, x and s are those of a direction that is zero.
+            X = X.at[:, self._order.vars].set(0)
+            S = jnp.zeros_like(S)
+        point = self.programs.point_arrays(now.z, p, now.state[0])
+        found = self._kernels.factor(point, (X, S), active.astype(jnp.int32), self._numbers)
+        nothing = jnp.zeros((X.shape[0], 1, LANES), dtype=X.dtype)
+        data = LoopData(found.K, found.Q, found.U, S, nothing, nothing, scaled=False)
+        state = LoopState(
+            X=found.X,
+            status=found.status,
+            iterations=jnp.zeros_like(found.status),
+            report=jnp.zeros((X.shape[0], 5, LANES), dtype=X.dtype),
+        )
+        end = self._admm.iterate(
+            found.factor,
+            found.R,
+            data,
+            state,
+            loop_numbers(self.qp.settings, self.programs.dtype),
+            jnp.asarray(0, dtype=jnp.int32),
+            self._limits,
+        )
+        z, after, report = self._kernels.search(point, found, end.X, end.status)
+        spent = end.iterations
+        if self._limits.check_every == UNCHECKED:
+            spent = jnp.where(end.status == Status.MAX_ITER, self._limits.max_iter, 0)
+        qp_iterations = now.qp_iterations + spent.astype(jnp.int32)
+        return _Carry(z, after, report, end.status, qp_iterations)
+
+    def _iterate(self, begin: Iterate, end: _Carry, active: jax.Array, count: int) -> Iterate:
+        """What `SQPIteration` would have found."""
+        (d, y), (_, s) = (self._order.split(nodes) for nodes in end.state)
+        spent = (end.status, end.qp_iterations, count)
+        return self._reports.iterate(begin, (end.z, QPState(d, s, y)), end.report, spent, active)
+
+    def _history(self, reports: jax.Array) -> History:
+        found = self._reports.history(reports)
+        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), found)
+
+
+def _merged_by_template(steps: list[KKTStep]) -> list[tuple[StageTemplate, StageCase]]:
+    """Cases of the elimination; steps that compute and eliminate the same are one."""
+    groups: dict[StageTemplate, list[StageCase]] = {}
+    for step in steps:
+        groups.setdefault(step.template, []).append(_factor_case(step))
+    return [(template, case) for template, group in groups.items() for case in merged_cases(group)]
+
+
+def _factor_case(step: KKTStep) -> StageCase:
+    template = step.template
+    starts = ((step.L, template.n_L), (step.nodes, template.n_nodes), (step.K, template.n_K))
+    rows = tuple(first[:, None] + np.arange(size) for first, size in starts)
+    return StageCase(translate(step.function), step.positions, step.in_rows, rows)
+
+
+def _numbers(qp: QPSolver, dtype: str) -> np.ndarray:
+    """Of `FusedKernels.factor`."""
+    inverses = inverse_rho(qp.settings, dtype)
+    return np.array([qp.settings.sigma, *inverses, EQUALITY_TOLERANCE, BOUND_LARGE], dtype=dtype)
+
+
+def search_rule(settings: SQPSettings, dtype: str) -> SearchRule:
+    """The conditions of `line_search` as text."""
+    s = settings.line_search
+
+    def text(number: float) -> str:
+        return literal(number, dtype)
+
+    less = f"theta < {text(1 - s.gamma)} * theta_0"
+    near = f"theta < {text(settings.theta_min)} && theta_0 < {text(settings.theta_min)}"
+    armijo = f"cost < cost_0 + {text(s.armijo)} * slope"
+    if settings.converges:
+        bought = "weight * (absolute_0 + absolute)"
+        armijo = f"cost < cost_0 + {bought} + {text(s.armijo)} * LIBM(fmin)(slope, 0)"
+    else:
+        near += " && slope < 0"
+    either = f"cost < cost_0 - {text(s.gamma)} * theta_0 || {less}"
+    weight = f"{text(s.merit_margin)} * weight"
+    falls = f"LIBM(fmin)(slope - {weight} * absolute_0, 0)"
+    accepts = {
+        "filter": f"theta > {text(s.theta_max)} ? {less} : ({near}) ? {armijo} : ({either})",
+        "merit": f"cost + {weight} * absolute <= "
+        f"cost_0 + {weight} * absolute_0 + {text(s.armijo)} * step * {falls}",
+        "full": "true",
+    }
+    slack = settings.rounding * float(np.finfo(dtype).eps)
+    return SearchRule(
+        ladder=s.ladder,
+        accepts=accepts[s.kind],
+        scale=text(s.scale),
+        slack=text(slack),
+        fallback=int(settings.fallback == "smallest"),
+        weighs=s.kind == "merit" or (s.kind == "filter" and settings.converges),
+    )
+
+
+def build_iteration(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> SQPIteration:
+    """The iteration for a problem: in three launches where that is possible and not forbidden.
+
+    Args:
+        programs: Stage functions.
+        qp: Solver for the pattern of their QPs.
+        settings: Of the iteration.
+    """
+    reason = _reason(programs, qp, settings)
+    if reason is None:
+        return FusedIteration(programs, qp, settings)
+    _LOG.info("an SQP iteration is more than three launches because %s", reason)
+    return SQPIteration(programs, qp, settings)
+
+
+def is_fused(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> bool:
+    """Whether `build_iteration` makes an iteration in three launches."""
+    return _reason(programs, qp, settings) is None
+
+
+def _reason(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> str | None:
+    return "fused is False" if settings.fused is False else obstacle(programs, qp, settings)
+
+
+def refuse_fused(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> None:
+    """Raises where fused iterations are wanted but impossible."""
+    reason = obstacle(programs, qp, settings) if settings.fused else None
+    if reason is not None:
+        raise SettingsError(
+            f"fused=True is not possible because {reason}; leave it None, or change the settings."
+        )
+
+
+def obstacle(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> str | None:
+    """Why iterations cannot be fused, or None."""
+    loop, admm = qp.loop, qp.settings
+    unrolled = isinstance(loop, KernelLoop) and loop.staged_at(1) is not None
+    reasons = (
+        (settings.converges, "the number of SQP iterations is not fixed"),
+        (not unrolled, "the QP engine has no unrolled stages"),
+        (bool(admm.scaling), "QPs are scaled"),
+        (bool(admm.adaptive_rho_every), "rho is adapted"),
+        (programs.soft_rows.size > 0, "there are soft rows"),
+        (programs.has_blocks, "Hessian blocks are projected"),
+        (len(settings.line_search.ladder) > _MOST_STEPS, "the ladder of steps is too long"),
+    )
+    known = next((reason for holds, reason in reasons if holds), None)
+    if known is not None:
+        return known  # without functions that nobody else needs
+    longest = max((f.n_instructions() for f in programs.linearize_functions[0]), default=0)
+    return f"a stage has {longest} operations" if longest > _LONGEST_PROGRAM else None

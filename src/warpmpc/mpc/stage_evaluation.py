@@ -1,0 +1,341 @@
+"""The stage functions of a problem as kernels over all stages and tiles.
+
+Reads: an `MPCProblem` and a `HessianRule`.  Produces: `StagePrograms`: the QP at a point, cost and
+violation, and the way of cotangents back to variables and parameters.  All arrays are tiles
+``[tiles, rows, 32]``; each call is one launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpmpc.codegen.from_casadi import translate
+from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
+from warpmpc.mpc.convexify import BlockProjection
+from warpmpc.mpc.parameters import Parameters, ParameterSplit
+from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.qp.products import total
+from warpmpc.qp.scaling import QPData
+from warpmpc.symbolic.derivatives.assembly import Assembly, Overlap
+from warpmpc.symbolic.derivatives.hessian import HessianRule
+from warpmpc.symbolic.derivatives.stage_model import StageModel
+from warpmpc.symbolic.pattern import IntArray
+
+Tables = Sequence[Any]
+Vectors = Parameters | jax.Array  # of parameters, in tiles; an array where nothing is common
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Cost and violations of instances, ``[tiles, 1, 32]`` each.
+
+    Attributes:
+        cost: With the penalties of soft rows.
+        squares: Sum of squared violations of hard rows.
+        absolute: Sum of violations.
+        worst: Largest violation.
+    """
+
+    cost: jax.Array
+    squares: jax.Array
+    absolute: jax.Array
+    worst: jax.Array
+
+
+class StagePrograms:
+    """Kernels of one problem; each is built with its first use."""
+
+    def __init__(
+        self,
+        problem: MPCProblem,
+        rule: HessianRule,
+        dtype: str,
+        split: ParameterSplit | None = None,
+        models: Sequence[StageModel] | None = None,
+    ):
+        """Differentiates every group of equal stages.
+
+        Args:
+            problem: The stages.
+            rule: Which Hessian the QP gets.
+            dtype: "float32" or "float64".
+            split: Which parameters are common to all instances; None: none.
+            models: Derivatives of the groups, if they are known already.
+        """
+        self.problem, self.rule, self.dtype = problem, rule, dtype
+        if models is None:
+            models = [StageModel.build(problem, group.stage, rule) for group in problem.groups]
+        self.models = list(models)
+        self.assembly = Assembly(problem, self.models)
+        self._projection = BlockProjection(self.assembly)
+        self._split = split
+        self._of_splits: dict[ParameterSplit, StagePrograms] = {}
+
+    def for_split(self, split: ParameterSplit) -> StagePrograms:
+        """The same for parameters of which some are common; one object per split."""
+        if not split.common.size:
+            return self
+        if split not in self._of_splits:
+            common = np.isin(np.arange(self.problem.n_params), split.common)
+            models = [
+                replace(model, common=np.flatnonzero(common[rows[0]]))
+                for model, rows in zip(self.models, self.assembly.p_rows, strict=True)
+            ]
+            given = (self.problem, self.rule, self.dtype, split, models)
+            with jax.ensure_compile_time_eval():  # constants outlive the program being traced
+                self._of_splits[split] = StagePrograms(*given)
+        return self._of_splits[split]
+
+    @property
+    def soft_rows(self) -> Any:
+        """Rows with penalties instead of hard bounds."""
+        return self.assembly.soft_rows
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        """Rows of each contribution to the QP that has any."""
+        at, m = self.assembly, self.problem.n_cons
+        sizes = {
+            "P": at.P_overlap.n_rows,
+            "q": at.q_overlap.n_rows,
+            "A": at.A_pattern.nnz,
+            "lower": m,
+            "upper": m,
+            "soft": 4 * at.soft_rows.size,
+            "blocks": sum(rows.size for rows in at.block_rows),
+        }
+        return {name: size for name, size in sizes.items() if size}
+
+    @cached_property
+    def _written(self) -> dict[str, Tables]:
+        """Rows of each contribution as kernels write it."""
+        at = self.assembly
+        return {
+            "P": at.P_rows,
+            "q": at.q_rows,
+            "A": at.A_rows,
+            "lower": at.g_rows,
+            "upper": at.g_rows,
+            "soft": at.penalty_rows,
+            "blocks": at.block_rows,
+        }
+
+    def _kernels(
+        self,
+        name: str,
+        function: Callable[[StageModel, str], Any],
+        inputs: dict[str, Tables],
+        outputs: dict[str, tuple[int, Tables]],
+    ) -> StageKernels:
+        """Kernels of one function per group.
+
+        Args:
+            name: Of the kernels.
+            function: Makes the CasADi function of a group.
+            inputs: Rows of each input array, per group.
+            outputs: Number of rows of each output array, and its rows per group.
+        """
+        cases = [
+            StageCase(
+                program=translate(function(model, f"{name}_{i}")),
+                stages=self.assembly.stages[i],
+                in_rows=tuple(rows[i] for rows in inputs.values()),
+                out_rows=tuple(rows[i] for _, rows in outputs.values()),
+            )
+            for i, model in enumerate(self.models)
+        ]
+        sizes = {array: size for array, (size, _) in outputs.items()}
+        return StageKernels(f"{name}_stages", cases, list(inputs), sizes, self.dtype)
+
+    @property
+    def point_rows(self) -> dict[str, Tables]:
+        """Inputs of the stage functions at a point: name of each array, and its rows per group.
+
+        The one place, with `point_arrays`, that knows which inputs there are.  Kernels read
+        array i of tile t from tile ``t % tiles_i``: what all instances share has one tile.
+        """
+        point = self._cost_rows
+        return {**point, "y": self.assembly.g_rows} if self._needs_y else point
+
+    @property
+    def _cost_rows(self) -> dict[str, Tables]:
+        """The same for functions without multipliers."""
+        at, split = self.assembly, self._split
+        if split is None:
+            return {"z": at.w_rows, "p": at.p_rows}
+        return {
+            "z": at.w_rows,
+            "p": _places(at.p_rows, split.own),
+            "common": _places(at.p_rows, split.common),
+        }
+
+    @property
+    def parameter_sizes(self) -> dict[str, int]:
+        """Numbers of an instance in each array of parameters of `point_rows`."""
+        split = self._split
+        if split is None:
+            return {"p": self.problem.n_params}
+        return {"p": split.own.size, "common": split.common.size}
+
+    @property
+    def _needs_y(self) -> bool:
+        return self.rule.kind == "exact" and self.problem.n_cons > 0
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether eigenvalues of Hessian blocks are looked at online."""
+        return "blocks" in self._sizes
+
+    @cached_property
+    def linearize_functions(self) -> tuple[list[Any], list[str]]:
+        """CasADi functions of the inputs at a point, one per group, and what they return."""
+        names = list(self._sizes)
+        return [m.linearize(f"linearize_{i}", names) for i, m in enumerate(self.models)], names
+
+    @cached_property
+    def evaluate_functions(self) -> list[Any]:
+        """CasADi functions to cost and violations, one per group."""
+        return [m.evaluate(f"evaluate_{i}") for i, m in enumerate(self.models)]
+
+    @cached_property
+    def _linearize(self) -> StageKernels:
+        names = list(self._sizes)
+        outputs = {name: (self._sizes[name], self._written[name]) for name in names}
+        return self._kernels(
+            "linearize", lambda m, n: m.linearize(n, names), self.point_rows, outputs
+        )
+
+    def linearize(self, z: jax.Array, p: Vectors, y: jax.Array) -> QPData:
+        """The QP at a point; y are multipliers for the exact Hessian."""
+        found = dict(zip(self._sizes, self._linearize(*self.point_arrays(z, p, y)), strict=True))
+        blocks = found.pop("blocks", None)
+        P = _added(found["P"], self.assembly.P_overlap)
+        if blocks is not None:
+            P = self._projection(P, blocks)
+        tiles, lanes = z.shape[0], z.shape[2]
+
+        def array(name: str, rows: int) -> jax.Array:
+            return found.get(name, jnp.zeros((tiles, rows, lanes), dtype=z.dtype))
+
+        rows = [array(name, 0) for name in ("A", "lower", "upper")]
+        soft = {"soft": found["soft"]} if "soft" in found else {}
+        return QPData(P, _added(found["q"], self.assembly.q_overlap), *rows, **soft)
+
+    def point_arrays(self, z: jax.Array, p: Vectors, y: jax.Array) -> list[jax.Array]:
+        """The arrays of a point, in the order of `point_rows`."""
+        return [*_cost_arrays(z, p), y] if self._needs_y else _cost_arrays(z, p)
+
+    @cached_property
+    def _evaluate(self) -> StageKernels:
+        rows, size = self.assembly.stage_rows, self.problem.horizon + 1
+        outputs: dict[str, tuple[int, Tables]] = dict.fromkeys(
+            ("cost", "squares", "absolute", "worst"), (size, rows)
+        )
+        return self._kernels("evaluate", StageModel.evaluate, self._cost_rows, outputs)
+
+    def evaluate(self, z: jax.Array, p: Vectors) -> Evaluation:
+        """Cost and violations; z may have a multiple of the tiles of p."""
+        cost, squares, absolute, worst = self._evaluate(*_cost_arrays(z, p))
+        return Evaluation(
+            total(cost), total(squares), total(absolute), worst.max(axis=1, keepdims=True)
+        )
+
+    def pull_back(
+        self, z: jax.Array, p: Vectors, y: jax.Array, bars: dict[str, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        """Cotangents of z and p from those of the QP: P, q, A, lower, upper, soft."""
+        given = self._bars(bars)
+        z_bar, p_bar = self._pull_back(*self.point_arrays(z, p, y), *given.values())
+        return _added(z_bar, self.assembly.w_joined[1]), self._summed(p_bar)
+
+    def pull_back_params(
+        self, z: jax.Array, p: Vectors, y: jax.Array, bars: dict[str, jax.Array]
+    ) -> jax.Array:
+        """Cotangents of p alone, from those of q, A, lower, upper and soft at a fixed point."""
+        given = {name: bar for name, bar in self._bars(bars).items() if name not in _HESSIAN}
+        (p_bar,) = self._pull_back_params(*self.point_arrays(z, p, y), *given.values())
+        return self._summed(p_bar)
+
+    def cost_pull_back(self, z: jax.Array, p: Vectors) -> tuple[jax.Array, jax.Array]:
+        """Gradients of the cost with respect to z and p."""
+        z_bar, p_bar = self._cost_pull_back(*_cost_arrays(z, p))
+        return _added(z_bar, self.assembly.w_joined[1]), self._summed(p_bar)
+
+    def _bars(self, bars: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """Cotangents in the order of the kernels' inputs; of blocks, those of their entries."""
+        found = {name: bars[name] for name in self._sizes if name != "blocks"}
+        if "blocks" in self._sizes:
+            found["blocks"] = self._projection.raw_bars(bars["P"], self._sizes["blocks"])
+        return found
+
+    @cached_property
+    def _read(self) -> dict[str, Tables]:
+        """Rows of each contribution in arrays whose overlaps are already added."""
+        return {**self._written, "P": self.assembly.P_places, "q": self.assembly.q_places}
+
+    def _pulling(self, name: str, which: list[str], *, of_z: bool) -> StageKernels:
+        inputs = {**self.point_rows, **{f"{bar}_bar": self._read[bar] for bar in which}}
+        outputs = self._gradient_outputs() if of_z else {"p_bar": self._gradient_outputs()["p_bar"]}
+        return self._kernels(name, lambda m, n: m.pull_back(n, which, of_w=of_z), inputs, outputs)
+
+    def _gradient_outputs(self) -> dict[str, tuple[int, Tables]]:
+        at, problem = self.assembly, self.problem
+        rows, overlap = at.w_joined
+        common = problem.n_x0 + problem.n_shared
+        own = problem.n_params - common
+        return {
+            "z_bar": (overlap.n_rows, rows),
+            "p_bar": (common * (problem.horizon + 1) + own, at.p_bar_rows),
+        }
+
+    @cached_property
+    def _pull_back(self) -> StageKernels:
+        return self._pulling("pull_back", list(self._sizes), of_z=True)
+
+    @cached_property
+    def _pull_back_params(self) -> StageKernels:
+        which = [name for name in self._sizes if name not in _HESSIAN]
+        return self._pulling("pull_back_params", which, of_z=False)
+
+    @cached_property
+    def _cost_pull_back(self) -> StageKernels:
+        return self._kernels(
+            "cost_pull_back", StageModel.cost_pull_back, self._cost_rows, self._gradient_outputs()
+        )
+
+    def _summed(self, p_bar: jax.Array) -> jax.Array:
+        """Sums the shares of all stages in what they have in common."""
+        stages, tiles, lanes = self.problem.horizon + 1, p_bar.shape[0], p_bar.shape[2]
+        common = self.problem.n_x0 + self.problem.n_shared
+        shares = p_bar[:, : common * stages].reshape(tiles * common, stages, lanes)
+        summed = total(shares).reshape(tiles, common, lanes)
+        return jnp.concatenate([summed, p_bar[:, common * stages :]], axis=1)
+
+
+_HESSIAN = ("P", "blocks")
+
+
+def _cost_arrays(z: jax.Array, p: Vectors) -> list[jax.Array]:
+    return [z, *p.arrays] if isinstance(p, Parameters) else [z, p]
+
+
+def _places(p_rows: Tables, entries: IntArray) -> Tables:
+    """Where stages find those of their parameters that are among some entries."""
+    there = [rows[:, np.isin(rows[0], entries)] for rows in p_rows]
+    return [np.searchsorted(entries, rows).astype(np.int32) for rows in there]
+
+
+def _added(rows: jax.Array, overlap: Overlap) -> jax.Array:
+    """Entries with second contributions added."""
+    if not overlap.targets.size:
+        return rows
+    entries, more = rows[:, : overlap.size], rows[:, overlap.size :]
+    return entries.at[:, overlap.targets].add(more, unique_indices=True)

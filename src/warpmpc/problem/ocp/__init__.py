@@ -1,0 +1,1 @@
+"""Optimal control problems: what a user writes, and how it becomes stages."""

@@ -1,1 +1,0 @@
-"""Interchangeable engines behind one protocol; register a new one in `BACKENDS`."""

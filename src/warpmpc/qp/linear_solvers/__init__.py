@@ -1,0 +1,1 @@
+"""Interchangeable linear solvers behind one protocol."""

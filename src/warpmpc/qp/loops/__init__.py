@@ -1,0 +1,1 @@
+"""ADMM loops behind one protocol, and the registry of engines."""

@@ -1,0 +1,230 @@
+"""The ADMM iteration on scaled data, and its outer loop with termination and adaptation of rho.
+
+One vector v per constraint row instead of (s, y): s = clip(v, lower, upper), y = rho (v - s); soft
+rows have the proximal map of their penalty instead of the clip (`qp.soft`).
+This is OSQP's iteration exactly, with fewer vectors.  Arrays are ``[groups, rows, lanes]``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from warpmpc.qp.linear_solvers.kkt_solvers import KKTEngine
+from warpmpc.qp.products import QPMatrices, total
+from warpmpc.qp.scaling import Residuals, ScaledQP
+from warpmpc.qp.termination import (
+    is_dual_infeasible,
+    is_primal_infeasible,
+    is_solved,
+    residuals,
+)
+from warpmpc.qp.types import ADMMSettings, Status
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """State of the outer loop; per-instance scalars are ``[groups, 1, lanes]``."""
+
+    x: jax.Array
+    v: jax.Array
+    rho: jax.Array
+    kkt: Any
+    status: jax.Array
+    iterations: jax.Array
+    residuals: Residuals
+    iteration: jax.Array
+
+
+@dataclass(frozen=True, eq=False)
+class LoopEnd:
+    """Where an ADMM loop ended: scaled x and v; everything else belongs to the unscaled QP.
+
+    The objective is without the penalties of soft rows.
+    """
+
+    x: jax.Array
+    v: jax.Array
+    rho: jax.Array
+    status: jax.Array
+    iterations: jax.Array
+    residuals: Residuals
+    objective: jax.Array
+
+
+class ADMMLoop(Protocol):
+    """Runs the iteration from scaled (x, s, y) until every instance is done.
+
+    Instances whose status is not MAX_ITER at the start are left alone.  `values_per_instance`
+    counts the numbers that a loop keeps in memory at a time.
+    """
+
+    lanes: int
+    values_per_instance: int
+
+    def run(self, problem: ScaledQP, start: tuple[jax.Array, ...], status: jax.Array) -> LoopEnd:
+        """The whole loop."""
+        ...
+
+
+class GenericLoop:
+    """The loop written with JAX around an engine that solves linear systems."""
+
+    def __init__(self, engine: KKTEngine, matrices: QPMatrices, settings: ADMMSettings):
+        """Keeps the engine."""
+        self._engine, self._matrices, self._settings = engine, matrices, settings
+        self.lanes = engine.lanes
+        vectors = 10 * (matrices.A.n_rows + matrices.AT.n_rows)
+        # The products of a check gather the values once more.
+        self.values_per_instance = engine.values_per_instance + vectors + matrices.n_values
+
+    def run(self, problem: ScaledQP, start: tuple[jax.Array, ...], status: jax.Array) -> LoopEnd:
+        """The whole loop."""
+        admm = ADMM(self._engine, self._matrices, self._settings, problem)
+        end = iterate(admm, start, status)
+        x = problem.scaling.x * end.x
+        Px = self._matrices.P.product(problem.data.P, x)
+        objective = total((0.5 * Px + problem.data.q) * x)
+        found = (end.x, end.v, end.rho, end.status, end.iterations, end.residuals)
+        return LoopEnd(*found, objective)
+
+
+@dataclass(frozen=True, eq=False)
+class ADMM:
+    """The iteration for one scaled batch.
+
+    Attributes:
+        engine: Solver of the KKT system.
+        matrices: Products with P and A.
+        settings: Tolerances and limits.
+        problem: The batch.
+    """
+
+    engine: KKTEngine
+    matrices: QPMatrices
+    settings: ADMMSettings
+    problem: ScaledQP
+
+    def update(
+        self, kkt: Any, rho: jax.Array, x: jax.Array, s: jax.Array, dual: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """One iteration from x, s and y / rho; returns x and v."""
+        settings, n = self.settings, x.shape[1]
+        rhs = jnp.concatenate([settings.sigma * x - self.problem.scaled.q, s - dual], axis=1)
+        solution = self.engine.solve(kkt, rhs, x)
+        omega = settings.relaxation
+        x_next = omega * solution[:, :n] + (1 - omega) * x
+        return x_next, s + (1 - omega) * dual + omega / rho * solution[:, n:]
+
+    def prepare(self, rho: jax.Array) -> Any:
+        """Factorises K for this rho."""
+        scaled = self.problem.scaled
+        return self.engine.prepare(scaled.P, scaled.A, self.problem.rho(rho))
+
+
+def iterate(admm: ADMM, start: tuple[jax.Array, ...], status: jax.Array) -> Progress:
+    """Runs the iteration from scaled (x, s, y) until every instance is done.
+
+    Instances whose status is not MAX_ITER at the start are left alone.
+    """
+    x, s, y = start
+    settings, rho = admm.settings, jnp.full_like(status, admm.settings.rho, dtype=x.dtype)
+    kkt, rows = admm.prepare(rho), admm.problem.rho(rho)
+    # The first iteration may start from an s that is no projection; from then on v says it all.
+    x_next, v = admm.update(kkt, rows, x, s, y / rows)
+    nothing = jnp.zeros_like(rho)
+    progress = Progress(
+        x=x_next,
+        v=v,
+        rho=rho,
+        kkt=kkt,
+        status=status,
+        iterations=(status == Status.MAX_ITER).astype(status.dtype),
+        residuals=Residuals(nothing, nothing, nothing, nothing),
+        iteration=jnp.asarray(1, dtype=jnp.int32),
+    )
+    if _period(settings) == 1 or settings.max_iter == 1:
+        progress = _check(
+            admm, progress, (admm.problem.scaling.x * x, admm.problem.unscaled_dual(y))
+        )
+    return jax.lax.while_loop(
+        lambda p: (p.iteration < settings.max_iter) & (p.status == Status.MAX_ITER).any(),
+        lambda p: _chunk(admm, p),
+        progress,
+    )
+
+
+def _period(settings: ADMMSettings) -> int:
+    """Residuals are needed after every multiple of so many iterations, and after the last."""
+    return settings.check_every or settings.adaptive_rho_every or settings.max_iter
+
+
+def _chunk(admm: ADMM, before: Progress) -> Progress:
+    """Iterations up to the next check, then the check."""
+    settings, period = admm.settings, _period(admm.settings)
+    # Checks fall on multiples of the period; the first iteration is already done.
+    steps = jnp.minimum(period - before.iteration % period, settings.max_iter - before.iteration)
+    rows, project = admm.problem.rho(before.rho), admm.problem.projection(before.rho)
+
+    def step(_: int, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        x, v = carry[:2]
+        s = project(v)
+        return *admm.update(before.kkt, rows, x, s, v - s), x, v
+
+    carry = (before.x, before.v, before.x, before.v)
+    x, v, x_last, v_last = jax.lax.fori_loop(0, steps, step, carry)
+    active = before.status == Status.MAX_ITER
+    now = replace(
+        before,
+        x=jnp.where(active, x, before.x),
+        v=jnp.where(active, v, before.v),
+        iteration=before.iteration + steps,
+        iterations=jnp.where(active, before.iteration + steps, before.iterations),
+    )
+    x_last, _, y_last = admm.problem.unscaled(x_last, v_last, before.rho)
+    return _check(admm, now, (x_last, y_last))
+
+
+def _check(admm: ADMM, now: Progress, last: tuple[jax.Array, jax.Array]) -> Progress:
+    """Residuals, certificates, and a new rho where it pays; `last`: x and y one iteration ago."""
+    settings, problem = admm.settings, admm.problem
+    x, s, y = problem.unscaled(now.x, now.v, now.rho)
+    r = residuals(problem.data, admm.matrices, x, s, y)
+    status = now.status
+    if settings.check_every:
+        given = (problem.data, admm.matrices)
+        unbounded = is_dual_infeasible(*given, x - last[0], settings, problem.penalties)
+        impossible = is_primal_infeasible(*given, y - last[1], settings, problem.penalties)
+        done = [
+            (Status.DUAL_INFEASIBLE, unbounded),
+            (Status.PRIMAL_INFEASIBLE, impossible),
+            (Status.SOLVED, is_solved(r, settings)),
+        ]
+        for code, reached in done:
+            status = jnp.where((now.status == Status.MAX_ITER) & reached, code, status)
+    else:  # a fixed number of iterations: nothing stops early, the last iterate is judged
+        good = (now.iteration >= settings.max_iter) & is_solved(r, settings)
+        status = jnp.where((now.status == Status.MAX_ITER) & good, Status.SOLVED, status)
+    finite = jnp.isfinite(x).all(axis=1, keepdims=True) & jnp.isfinite(y).all(axis=1, keepdims=True)
+    broken = (now.status == Status.MAX_ITER) & ~finite
+    now = replace(now, residuals=r, status=jnp.where(broken, Status.NON_FINITE, status))
+    return _adapt(admm, now, r) if settings.adaptive_rho_every else now
+
+
+def _adapt(admm: ADMM, now: Progress, r: Residuals) -> Progress:
+    """Changes rho of the instances where it pays and factorises again if there are any."""
+    settings = admm.settings
+    due = (now.iteration % settings.adaptive_rho_every == 0) & (now.iteration < settings.max_iter)
+    may = due & (now.status == Status.MAX_ITER)
+    change, rho, v = admm.problem.balanced(now.rho, now.v, r, may, settings)
+
+    def refactor(p: Progress) -> Progress:
+        scaled, rows = admm.problem.scaled, admm.problem.rho(rho)
+        kkt = admm.engine.renew(p.kkt, scaled.P, scaled.A, rows, change)
+        return replace(p, rho=rho, v=v, kkt=kkt)
+
+    return jax.lax.cond(change.any(), refactor, lambda p: p, now)

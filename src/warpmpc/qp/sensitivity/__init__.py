@@ -1,0 +1,1 @@
+"""Derivatives of QP solutions by two methods."""

@@ -1,0 +1,216 @@
+"""Sensitivities of QP solutions by implicit differentiation on the pattern of K.
+
+With the active set of the solution, small changes of the data change x and y by
+[[P, A_a'], [A_a, 0]] [dx; dy] = [-dP x - dq - dA'y; db - dA x], b the active bounds.  The same
+symmetric matrix serves forward and reverse mode.  It is factorised once with a small regularisation
+(P + sigma I, -eps on active rows, -1 on inactive ones, which drop out) and refined against the
+unregularised system.  Where active rows are linearly dependent the refined solution stays finite:
+it approaches the limit of the regularised ones.
+
+Rows beyond a soft bound have a diagonal of their own, -1/w2: see `qp.sensitivity.row_state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpmpc._errors import ProblemError
+from warpmpc.qp.linear_solvers.kkt_solvers import KKTEngine
+from warpmpc.qp.products import QPMatrices, total
+from warpmpc.qp.scaling import QPData
+from warpmpc.qp.sensitivity.row_state import Point, RowState, row_state, weighted
+from warpmpc.qp.soft import SoftRows
+from warpmpc.symbolic.pattern import SparsePattern
+
+_REGULARISATION = {"float32": 1e-4, "float64": 1e-7}
+_REFINEMENTS = 10
+
+
+class Sensitivity:
+    """Forward and reverse derivatives of (x, y) with respect to the data of a QP.
+
+    A subclass solves the linear system: `solve` from changes of the optimality conditions to those
+    of (x, y), `solve_transposed` from cotangents of (x, y) to multipliers of the conditions.
+    `values_per_instance` counts the numbers that it keeps in memory at a time.
+    """
+
+    values_per_instance: int
+
+    def __init__(
+        self,
+        matrices: QPMatrices,
+        P_pattern: SparsePattern,
+        A_pattern: SparsePattern,
+        soft: SoftRows | None,
+    ):
+        """Keeps where each stored value stands.
+
+        Args:
+            matrices: Products with P and A.
+            P_pattern: P as given, in full or its upper triangle.
+            A_pattern: Pattern of A.
+            soft: Soft rows, or None.
+        """
+        self._matrices, self._P, self._A, self._soft = matrices, P_pattern, A_pattern, soft
+        rows, cols = P_pattern.row_idx, P_pattern.col_idx
+        # A value above the diagonal stands for two entries of P, one below is never read.
+        self._P_weight = np.where(rows < cols, 1.0, np.where(rows == cols, 0.5, 0.0))[None, :, None]
+
+    def rows(self, at: Point) -> RowState:
+        """What every row does at a solution."""
+        return row_state(at, self._soft, self._matrices)
+
+    def forward(self, point: Point, tangent: QPData) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Changes of x, y and the objective for a change of the data."""
+        at, M, rows = point, self._matrices, self.rows(point)
+        top = -(M.P.product(tangent.P, at.x) + tangent.q + M.AT.product(tangent.A, at.y))
+        moved = rows.bound_change(tangent) - M.A.product(tangent.A, at.x)
+        direct = total((0.5 * M.P.product(tangent.P, at.x) + tangent.q) * at.x)
+        own = jnp.zeros_like(at.y)
+        if rows.beyond is not None and tangent.soft is not None:
+            own = rows.beyond.own_change(tangent.soft)
+            top = top - M.AT.product(jnp.where(at.valid, at.data.A, 0), own)
+            direct += total(rows.beyond.cost_change(tangent.soft)) - total(rows.beyond.y * moved)
+        dx, dy = self.solve(at, top, weighted(rows.active, moved))
+        objective = total(self._slope(at, rows) * dx) + direct
+        return dx, dy + own, jnp.where(at.valid, objective, 0)
+
+    def reverse(
+        self, point: Point, x_bar: jax.Array, y_bar: jax.Array, objective_bar: jax.Array
+    ) -> QPData:
+        """Gradient with respect to the data from cotangents of x, y and the objective."""
+        at, rows = point, self.rows(point)
+        objective_bar = jnp.where(at.valid, objective_bar, 0)
+        x_bar = jnp.where(at.valid, x_bar, 0) + objective_bar * self._slope(at, rows)
+        y_bar = jnp.where(at.valid, y_bar, 0)
+        dx, dy = self.solve_transposed(at, x_bar, jnp.where(rows.active, y_bar, 0))
+        soft = None
+        if rows.beyond is not None:
+            A = jnp.where(at.valid, at.data.A, 0)
+            soft = rows.beyond.gradient(y_bar - self._matrices.A.product(A, dx), objective_bar)
+            dy = dy - objective_bar * rows.beyond.y
+        weight = jnp.asarray(self._P_weight, dtype=dx.dtype)
+        row, col = self._P.row_idx, self._P.col_idx
+        x_row, x_col = at.x[:, row], at.x[:, col]
+        return QPData(
+            P=weight * (objective_bar * x_row * x_col - dx[:, row] * x_col - dx[:, col] * x_row),
+            q=objective_bar * at.x - dx,
+            A=-(at.y[:, self._A.row_idx] * dx[:, self._A.col_idx])
+            - dy[:, self._A.row_idx] * at.x[:, self._A.col_idx],
+            lower=weighted(rows.lower, dy),
+            upper=weighted(rows.upper, dy),
+            soft=soft,
+        )
+
+    def _slope(self, at: Point, rows: RowState) -> jax.Array:
+        """Gradient of the objective with respect to x."""
+        slope = self._matrices.P.product(at.data.P, at.x) + at.data.q
+        if rows.beyond is not None:
+            slope += self._matrices.AT.product(at.data.A, rows.beyond.y)
+        return jnp.where(at.valid, slope, 0)
+
+    def solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Changes of x and y from the right-hand side of the linearised conditions."""
+        raise NotImplementedError
+
+    def solve_transposed(
+        self, at: Point, top: jax.Array, bottom: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Multipliers of stationarity and of the active bounds from cotangents of x and y."""
+        raise NotImplementedError
+
+
+class KKTSensitivity(Sensitivity):
+    """The default: the KKT matrix of the active set, on the engine and pattern of the iteration."""
+
+    def __init__(
+        self,
+        engine: KKTEngine,
+        matrices: QPMatrices,
+        P_pattern: SparsePattern,
+        A_pattern: SparsePattern,
+        soft: SoftRows | None,
+        dtype: str,
+    ):
+        """Keeps the engine."""
+        super().__init__(matrices, P_pattern, A_pattern, soft)
+        self._engine, self._eps = engine, _REGULARISATION[dtype]
+        size = A_pattern.n_rows + A_pattern.n_cols
+        self.values_per_instance = engine.values_per_instance + 10 * size
+
+    def solve_transposed(
+        self, at: Point, top: jax.Array, bottom: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """The same: the matrix is symmetric."""
+        return self.solve(at, top, bottom)
+
+    def solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Regularised solve and refinement; zero for instances that are not valid."""
+        rows, n = self.rows(at), at.x.shape[1]
+        active = rows.active
+        P, A = (jnp.where(at.valid, values, 0) for values in (at.data.P, at.data.A))
+        A = jnp.where(active[:, self._A.row_idx], A, 0)
+        diagonal = jnp.where(active, rows.give, 1)
+        rho = jnp.where(active, 1 / (rows.give + self._eps), 1)
+        state = self._engine.prepare(P, A, rho)
+        rhs = jnp.where(at.valid, jnp.concatenate([top, bottom], axis=1), 0)
+
+        def refine(_: int, w: jax.Array) -> jax.Array:
+            rest = rhs - self._apply(P, A, diagonal, w)
+            return w + self._engine.solve(state, rest, jnp.zeros_like(at.x))
+
+        w = jax.lax.fori_loop(0, _REFINEMENTS, refine, jnp.zeros_like(rhs))
+        return w[:, :n], w[:, n:]
+
+    def _apply(self, P: jax.Array, A: jax.Array, diagonal: jax.Array, w: jax.Array) -> jax.Array:
+        """The unregularised matrix; inactive rows read -w = 0."""
+        M, n = self._matrices, w.shape[1] - diagonal.shape[1]
+        x, y = w[:, :n], w[:, n:]
+        top = M.P.product(P, x) + M.AT.product(A, y)
+        return jnp.concatenate([top, M.A.product(A, x) - diagonal * y], axis=1)
+
+
+def apply_linear(
+    forward: Callable[..., Any], reverse: Callable[..., Any], point: Point, tangent: QPData
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`forward(point, tangent)`, with `reverse` as its transpose; arrays are ``[batch, rows]``.
+
+    The map poses as the solve of a triangular system whose unknowns are its inputs and outputs, in
+    one array: JAX can differentiate, transpose and map that in every combination, and it may not
+    know the tangents one by one (`linear_call` cannot be mapped and wants all of them).
+    """
+    point = _differentiable_once(point)
+    sizes = [array.shape[1] for array in (*jax.tree.leaves(tangent), point.x, point.y, point.valid)]
+    cuts, structure = np.cumsum(sizes)[:-1], jax.tree.structure(tangent)
+
+    def solve(_: Any, packed: jax.Array) -> jax.Array:
+        *given, x, y, objective = jnp.split(packed, cuts, axis=1)
+        dx, dy, change = forward(point, jax.tree.unflatten(structure, given))
+        return jnp.concatenate([*given, x + dx, y + dy, objective + change], axis=1)
+
+    def solve_transposed(_: Any, packed: jax.Array) -> jax.Array:
+        *given, x, y, objective = jnp.split(packed, cuts, axis=1)
+        more = jax.tree.leaves(reverse(point, x, y, objective))
+        sums = [a + b for a, b in zip(given, more, strict=True)]
+        return jnp.concatenate([*sums, x, y, objective], axis=1)
+
+    nothing = jnp.zeros((point.x.shape[0], sum(sizes[-3:])), dtype=point.x.dtype)
+    packed = jnp.concatenate([*jax.tree.leaves(tangent), nothing], axis=1)
+    packed = jax.lax.custom_linear_solve(lambda w: w, packed, solve, solve_transposed)
+    _, x, y, objective = jnp.split(packed, cuts[-3:], axis=1)
+    return x, y, objective
+
+
+@jax.custom_jvp
+def _differentiable_once(point: Point) -> Point:
+    return point
+
+
+@_differentiable_once.defjvp
+def _refuse_second_derivatives(*_: Any) -> Any:
+    raise ProblemError("QPSolver has first derivatives only; its gradients have none.")

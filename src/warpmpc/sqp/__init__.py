@@ -1,1 +1,0 @@
-"""Nonlinear MPC problems in batches: sequential quadratic programming."""

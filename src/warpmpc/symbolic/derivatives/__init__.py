@@ -1,0 +1,1 @@
+"""Stage functions with their derivatives, and where their values go in the QP."""

@@ -1,0 +1,212 @@
+"""Where the numbers of the stages go in the arrays of the whole problem.
+
+Reads: an `MPCProblem` and a `StageModel` per group of equal stages.  Produces: `Assembly`: patterns
+of P and A, and for every stage the rows that its inputs come from and its outputs go to.
+
+Neighbours may contribute to the same entry (a cost that couples z_k with z_{k+1}).  Nobody adds to
+what another thread writes: the second contribution gets a row behind the others, and `Overlap`
+tells which entry it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.symbolic.derivatives.stage_model import StageModel
+from warpmpc.symbolic.pattern import IntArray, SparsePattern
+
+
+@dataclass(frozen=True, eq=False)
+class Overlap:
+    """Rows of an output array: `size` entries, then second contributions.
+
+    Attributes:
+        size: Entries of the array.
+        targets: Entry that each further row has to be added to; no entry twice.
+    """
+
+    size: int
+    targets: IntArray
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that kernels write."""
+        return self.size + self.targets.size
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSet:
+    """Blocks of one size whose negative eigenvalues are removed online.
+
+    Attributes:
+        values: Rows of the raw values, ``[blocks, size, size]``.
+        upper: Which entries of P their upper triangles are added to, ``[blocks, entries]``.
+        parity: Stage of each block modulo 2; blocks of equal parity share no entry.
+    """
+
+    values: IntArray
+    upper: IntArray
+    parity: IntArray
+
+
+class Assembly:
+    """Index tables of a problem; one list entry per group of equal stages."""
+
+    def __init__(self, problem: MPCProblem, models: Sequence[StageModel]):
+        """Numbers all entries.
+
+        Args:
+            problem: The stages.
+            models: Derivatives of each group.
+        """
+        self.problem, self.models = problem, models
+        self.stages = [np.array(group.ks, dtype=np.int32) for group in problem.groups]
+        self.w_rows = [
+            self._variables(ks, model) for ks, model in zip(self.stages, models, strict=True)
+        ]
+        self.p_rows = [
+            np.array([problem.param_rows(k) for k in ks], dtype=np.int32).reshape(ks.size, -1)
+            for ks in self.stages
+        ]
+        self.g_rows = [
+            problem.g_offset[ks][:, None] + np.arange(m.stage.g.numel())
+            for ks, m in zip(self.stages, models, strict=True)
+        ]
+        self.P_pattern, self.P_places = self._hessian()
+        self.P_rows, self.P_overlap = self._joined(self.P_places, self.P_pattern.nnz)
+        self.A_pattern, self.A_rows = self._jacobian()
+        self.q_places = [w[:, m.gradient_cols] for w, m in self._groups()]
+        self.q_rows, self.q_overlap = self._joined(self.q_places, problem.n_vars)
+
+    def _groups(self):
+        return zip(self.w_rows, self.models, strict=True)
+
+    def _variables(self, ks: IntArray, model: StageModel) -> IntArray:
+        """Rows of (z_k, z_{k+1}) in z; they are neighbours there."""
+        return (self.problem.z_offset[ks][:, None] + np.arange(model.w.numel())).astype(np.int32)
+
+    def _hessian(self) -> tuple[SparsePattern, list[IntArray]]:
+        n = self.problem.n_vars
+        keys = [
+            w[:, m.hessian.cols].astype(np.int64) * n + w[:, m.hessian.rows]
+            for w, m in self._groups()
+        ]
+        pattern = _pattern(keys, n, n)
+        return pattern, [pattern.positions(key % n, key // n) for key in keys]
+
+    def _jacobian(self) -> tuple[SparsePattern, list[IntArray]]:
+        n, m = self.problem.n_vars, self.problem.n_cons
+        keys: list[IntArray] = []
+        for g, (w, model) in zip(self.g_rows, self._groups(), strict=True):
+            rows, cols = model.jacobian_positions
+            keys.append(w[:, cols].astype(np.int64) * m + g[:, rows])
+        pattern = _pattern(keys, m, n)
+        return pattern, [pattern.positions(key % m, key // m) if m else key for key in keys]
+
+    def _joined(self, places: list[IntArray], size: int) -> tuple[list[IntArray], Overlap]:
+        """The first stage that has an entry writes it, the second one a row behind all entries."""
+        stage = np.concatenate(
+            [np.repeat(ks, p.shape[1]) for ks, p in zip(self.stages, places, strict=True)]
+        )
+        flat = np.concatenate([p.ravel() for p in places]).astype(np.int64)
+        order = np.lexsort((stage, flat))
+        again = np.zeros(flat.size, dtype=bool)
+        again[order[1:]] = flat[order[1:]] == flat[order[:-1]]
+        targets = flat[again]
+        rows = flat.copy()
+        rows[again] = size + np.arange(targets.size)
+        cuts = np.cumsum([p.size for p in places])[:-1]
+        parts = np.split(rows.astype(np.int32), cuts)
+        tables = [part.reshape(p.shape) for part, p in zip(parts, places, strict=True)]
+        return tables, Overlap(size, targets.astype(np.int32))
+
+    @cached_property
+    def w_joined(self) -> tuple[list[IntArray], Overlap]:
+        """Rows for values of (z_k, z_{k+1}) that have to be added up."""
+        return self._joined(self.w_rows, self.problem.n_vars)
+
+    @cached_property
+    def stage_rows(self) -> list[IntArray]:
+        """Rows for one value per stage."""
+        return [ks[:, None] for ks in self.stages]
+
+    @cached_property
+    def p_bar_rows(self) -> list[IntArray]:
+        """Rows for cotangents of parameters: those of all stages first, stage by stage, then own.
+
+        ``n_common * (horizon + 1)`` rows hold the share of every stage in x0 and the shared
+        parameters; behind them each parameter of a stage has its row.
+        """
+        problem = self.problem
+        common, n_stages = problem.n_x0 + problem.n_shared, problem.horizon + 1
+        tables: list[IntArray] = []
+        for ks, p in zip(self.stages, self.p_rows, strict=True):
+            first = np.arange(common) * n_stages + ks[:, None]
+            tables.append(np.hstack([first, p[:, common:] - common + common * n_stages]))
+        return [table.astype(np.int32) for table in tables]
+
+    @cached_property
+    def soft_rows(self) -> IntArray:
+        """Soft rows of the whole problem, ascending."""
+        rows = [
+            (g[:, m.stage.soft_rows]).ravel() for g, m in zip(self.g_rows, self.models, strict=True)
+        ]
+        return np.sort(np.concatenate(rows)).astype(np.int32)
+
+    @cached_property
+    def penalty_rows(self) -> list[IntArray]:
+        """Rows of the penalties of each stage: four columns, each over all soft rows."""
+        n_soft = self.soft_rows.size
+        tables: list[IntArray] = []
+        for g, model in zip(self.g_rows, self.models, strict=True):
+            place = np.searchsorted(self.soft_rows, g[:, model.stage.soft_rows])
+            columns = np.arange(4) * n_soft
+            tables.append((columns[None, :, None] + place[:, None, :]).reshape(place.shape[0], -1))
+        return [table.astype(np.int32) for table in tables]
+
+    @cached_property
+    def block_rows(self) -> list[IntArray]:
+        """Rows of the raw values of blocks that are projected online."""
+        tables, begin = [], 0
+        for ks, model in zip(self.stages, self.models, strict=True):
+            width = sum(len(b) * (len(b) + 1) // 2 for b in model.hessian.blocks)
+            tables.append(
+                begin + np.arange(ks.size * width, dtype=np.int32).reshape(ks.size, width)
+            )
+            begin += ks.size * width
+        return tables
+
+    @cached_property
+    def block_sets(self) -> list[BlockSet]:
+        """The blocks, sorted by size."""
+        found: dict[int, list[tuple[IntArray, IntArray, int]]] = {}
+        for ks, rows, (w, model) in zip(self.stages, self.block_rows, self._groups(), strict=True):
+            begin = 0
+            for block in model.hessian.blocks:
+                size = len(block)
+                i, j = np.tril_indices(size)
+                index = np.zeros((size, size), dtype=np.int32)
+                index[i, j] = index[j, i] = begin + np.arange(i.size)
+                begin += i.size
+                for a, k in enumerate(ks.tolist()):
+                    at = self.P_pattern.positions(w[a, block[j]], w[a, block[i]])
+                    found.setdefault(size, []).append((rows[a][index], at, k % 2))
+        return [
+            BlockSet(*(np.stack(part) for part in zip(*blocks, strict=True)))
+            for _, blocks in sorted(found.items())
+        ]
+
+
+def _pattern(keys: list[IntArray], n_rows: int, n_cols: int) -> SparsePattern:
+    """The union of entries given as ``column * n_rows + row``."""
+    every = np.unique(np.concatenate([key.ravel() for key in keys]))
+    if not n_rows:
+        every = every[:0]
+    rows = every % n_rows if n_rows else every
+    cols = every // n_rows if n_rows else every
+    return SparsePattern.from_coo(rows, cols, (n_rows, n_cols))

@@ -1,0 +1,259 @@
+"""Stage functions with their derivatives: what the kernels of the SQP iteration evaluate.
+
+Reads: a `Stage` and the symbols that all stages share.  Produces: `StageModel`, whose methods are
+CasADi functions over the same few arrays: w = (z, z_next), p = (x0, shared, own parameters), which
+may come in two parts, and the multipliers y.  Outputs list structural nonzeros only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import casadi as ca
+import numpy as np
+
+from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.problem.stage import Stage
+from warpmpc.symbolic.derivatives.hessian import HessianRule, StageHessian, nonzeros, stage_hessian
+from warpmpc.symbolic.pattern import IntArray
+
+_DEPTH = 10  # of expressions that are compared
+
+
+@dataclass(frozen=True, eq=False)
+class StageModel:
+    """One stage with the derivatives that a QP is built from.
+
+    Attributes:
+        stage: What the user wrote.
+        w: The variables (z, z_next).
+        p: The parameters (x0, shared, own).
+        y: Multipliers of the rows.
+        hessian: Upper triangle over w.
+        exact: Whether it depends on the multipliers.
+        common: Which parameters are an input of their own, behind the others; None: there is no
+            such input.
+    """
+
+    stage: Stage
+    w: ca.SX
+    p: ca.SX
+    y: ca.SX
+    hessian: StageHessian
+    exact: bool
+    common: IntArray | None = None
+
+    @classmethod
+    def build(cls, problem: MPCProblem, stage: Stage, rule: HessianRule) -> StageModel:
+        """Differentiates one stage of a problem."""
+        w = ca.vertcat(stage.z, stage.z_next)
+        p = ca.vertcat(problem.x0, problem.shared, stage.p)
+        y = ca.SX.sym("y", stage.g.numel())
+        hessian = stage_hessian(stage, y, rule, full_diagonal=problem.full_diagonal)
+        return cls(stage, w, p, y, hessian, rule.kind == "exact")
+
+    @property
+    def n_z(self) -> int:
+        """Variables of the stage itself."""
+        return self.stage.z.numel()
+
+    @property
+    def total_cost(self) -> ca.SX:
+        """Cost expression and residuals; penalties of soft rows not included."""
+        return self.stage.cost + 0.5 * ca.dot(self.stage.weight, self.stage.residual**2)
+
+    @cached_property
+    def _slope(self) -> ca.SX:
+        """Gradient of the cost as a sparse column."""
+        return ca.jacobian(self.total_cost, self.w).T
+
+    @property
+    def gradient(self) -> ca.SX:
+        """Gradient of the cost: all entries of z, structural nonzeros of z_next."""
+        own, other = self._slope[: self.n_z], self._slope[self.n_z :]
+        return ca.vertcat(ca.densify(own), nonzeros(other))
+
+    @cached_property
+    def gradient_cols(self) -> IntArray:
+        """Local variable of each entry of the gradient."""
+        beyond = [j for j in self._slope.sparsity().row() if j >= self.n_z]
+        return np.array([*range(self.n_z), *beyond], dtype=np.int32)
+
+    @cached_property
+    def jacobian(self) -> ca.SX:
+        """Jacobian of the rows over w, sparse."""
+        return ca.jacobian(self.stage.g, self.w)
+
+    @cached_property
+    def jacobian_positions(self) -> tuple[IntArray, IntArray]:
+        """Local row and variable of each entry of the Jacobian."""
+        rows, cols = self.jacobian.sparsity().get_triplet()
+        return np.array(rows, dtype=np.int32), np.array(cols, dtype=np.int32)
+
+    def qp_expressions(self) -> dict[str, ca.SX]:
+        """What the stage contributes to the QP at a point."""
+        stage = self.stage
+        return {
+            "P": self.hessian.values,
+            "q": self.gradient,
+            "A": nonzeros(self.jacobian),
+            "lower": _distance(stage.lower, stage.g),
+            "upper": _distance(stage.upper, stage.g),
+            "soft": ca.vec(stage.penalties),
+            "blocks": ca.vertcat(ca.SX(0, 1), *self.hessian.block_values),
+        }
+
+    def linearize(self, name: str, outputs: Sequence[str]) -> ca.Function:
+        """(w, p), and y if the Hessian is exact, to the named contributions to the QP."""
+        found = self.qp_expressions()
+        return self._function(name, self._point, [found[which] for which in outputs])
+
+    def linearize_part(
+        self, name: str, picked: Mapping[str, IntArray], rows: Collection[int], *, with_cost: bool
+    ) -> ca.Function:
+        """The same to some elements of each contribution, and then what `evaluate_part` returns."""
+        found = self.qp_expressions()
+        outputs = [
+            ca.vertcat(ca.SX(0, 1), *(found[which][i] for i in elements.tolist()))
+            for which, elements in picked.items()
+        ]
+        outputs += self._values(rows, with_cost=with_cost)
+        return self._function(name, self._point, outputs)
+
+    @property
+    def _point(self) -> list[ca.SX]:
+        return [*self._cost_inputs, self.y] if self.exact else self._cost_inputs
+
+    @property
+    def _cost_inputs(self) -> list[ca.SX]:
+        """Variables and parameters; common ones last."""
+        if self.common is None:
+            return [self.w, self.p]
+        own = np.setdiff1d(np.arange(self.p.numel()), self.common)
+        parts = (
+            ca.vertcat(ca.SX(0, 1), *(self.p[int(i)] for i in at)) for at in (own, self.common)
+        )
+        return [self.w, *parts]
+
+    def evaluate(self, name: str) -> ca.Function:
+        """(w, p) to cost with penalties, and sum of squares, sum and largest violation of rows."""
+        return self.evaluate_part(name, range(self.stage.g.numel()), with_cost=True)
+
+    def evaluate_part(self, name: str, rows: Collection[int], *, with_cost: bool) -> ca.Function:
+        """The same of some rows, with the cost or with penalties alone."""
+        return self._function(name, self._cost_inputs, self._values(rows, with_cost=with_cost))
+
+    def _values(self, rows: Collection[int], *, with_cost: bool) -> list[ca.SX]:
+        cost = self.total_cost if with_cost else ca.SX(0)
+        beyond, larger = self._hard_violations(rows)
+        worst = ca.mmax(larger) if larger.numel() else ca.SX(0)
+        outputs = [cost + self._penalty(rows), ca.sumsqr(beyond), ca.sum1(beyond), worst]
+        return [ca.densify(o) for o in outputs]
+
+    def pull_back(self, name: str, outputs: Sequence[str], *, of_w: bool) -> ca.Function:
+        """Cotangents of contributions to the QP back to (w, p), or to p alone.
+
+        Args:
+            name: Of the function.
+            outputs: Which contributions have cotangents; they follow the inputs of `linearize`.
+            of_w: Whether the cotangent of w is wanted, too.
+        """
+        found = self.qp_expressions()
+        bars = [ca.SX.sym(f"{which}_bar", found[which].numel()) for which in outputs]
+        pairing = sum(
+            (ca.dot(bar, found[o]) for bar, o in zip(bars, outputs, strict=True)), ca.SX(0)
+        )
+        wanted = [self.w, self.p] if of_w else [self.p]
+        results = [ca.densify(ca.gradient(pairing, symbols)) for symbols in wanted]
+        return self._function(name, [*self._point, *bars], results)
+
+    def cost_pull_back(self, name: str) -> ca.Function:
+        """(w, p) to the gradients of the cost, penalties included."""
+        cost = self.total_cost + self._penalty(range(self.stage.g.numel()))
+        results = [ca.densify(ca.gradient(cost, symbols)) for symbols in (self.w, self.p)]
+        return self._function(name, self._cost_inputs, results)
+
+    @cached_property
+    def _soft_number(self) -> dict[int, int]:
+        """Number of each soft row among them."""
+        return {int(row): a for a, row in enumerate(self.stage.soft_rows)}
+
+    def _sides(self, i: int) -> Iterator[tuple[ca.SX, tuple[ca.SX, ca.SX] | None]]:
+        """For each bound of a row: how far the row is beyond it, and its penalties if soft."""
+        stage, soft = self.stage, self._soft_number
+        ends = (
+            (stage.lower[i], -np.inf, stage.lower[i] - stage.g[i]),
+            (stage.upper[i], np.inf, stage.g[i] - stage.upper[i]),
+        )
+        for side, (bound, absent, excess) in enumerate(ends):
+            if _is(bound, absent):
+                continue
+            penalties = None
+            if i in soft and not _is(stage.penalties[soft[i], side], np.inf):
+                penalties = (stage.penalties[soft[i], side], stage.penalties[soft[i], 2 + side])
+            yield excess, penalties
+
+    def _hard_violations(self, rows: Collection[int]) -> tuple[ca.SX, ca.SX]:
+        """Of each row the sum of both sides, and the larger one; the same but for crossed bounds.
+
+        A side that is no number is part of the sum; `fmax` would take the other one.
+        """
+        sums, larger = [], []
+        for i in rows:
+            sides = [excess for excess, soft in self._sides(i) if soft is None]
+            if len(sides) == 2 and are_equal(self.stage.lower[i], self.stage.upper[i]):
+                sums.append(ca.fabs(sides[0]))
+                larger.append(sums[-1])
+            elif sides:
+                ramps = [_ramp(side) for side in sides]
+                sums.append(sum(ramps))
+                larger.append(ca.fmax(*ramps) if len(ramps) == 2 else ramps[0])
+        none = ca.SX(0, 1)
+        return ca.vertcat(none, *sums), ca.vertcat(none, *larger)
+
+    def _penalty(self, rows: Collection[int]) -> ca.SX:
+        """Cost of the violations of soft sides."""
+        cost = ca.SX(0)
+        for way, soft in (side for i in rows for side in self._sides(i)):
+            if soft is not None:
+                excess = _ramp(way)
+                cost += soft[0] * excess + 0.5 * soft[1] * excess**2
+        return cost
+
+    @staticmethod
+    def _function(name: str, inputs: list[ca.SX], outputs: list[ca.SX]) -> ca.Function:
+        return ca.Function(name, inputs, ca.cse(outputs))
+
+
+def _is(entry: ca.SX, value: float) -> bool:
+    """Whether an expression is this constant."""
+    return bool(entry.is_constant()) and float(entry) == value
+
+
+def are_equal(lower: ca.SX, upper: ca.SX) -> bool:
+    """Whether two bounds are one number in every instance."""
+    if lower.is_constant() and upper.is_constant():
+        return bool(np.isfinite(float(lower))) and float(lower) == float(upper)
+    return bool(ca.is_equal(lower, upper, _DEPTH))
+
+
+def _ramp(excess: ca.SX) -> ca.SX:
+    """Zero below zero; `fmax` would take a row that is NaN for one without violation."""
+    return ca.if_else(excess < 0, 0, excess)
+
+
+def _distance(bounds: ca.SX, rows: ca.SX) -> ca.SX:
+    """Bounds minus rows; absent bounds stay constants."""
+    entries = [
+        bounds[i] if _is(bounds[i], np.inf) or _is(bounds[i], -np.inf) else bounds[i] - rows[i]
+        for i in range(rows.numel())
+    ]
+    return ca.vertcat(ca.SX(0, 1), *entries)
+
+
+def constants_of(vector: ca.SX) -> list[float | None]:
+    """The value of each element that is a constant, None for the others."""
+    elements = [vector[i] for i in range(vector.numel())]
+    return [float(e) if e.is_constant() else None for e in elements]

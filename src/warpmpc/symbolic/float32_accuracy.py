@@ -1,0 +1,144 @@
+"""How many digits float32 keeps in an elimination: tried on the host with representative numbers.
+
+Reads: an elimination, and numbers of a typical QP.  Produces: the error of one solve.  Pivots are
+taken in the given order, as kernels do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.linalg.lapack import stbtrs
+from scipy.sparse.linalg import splu
+
+from warpmpc.symbolic.derivatives.host_qp import HostQP
+from warpmpc.symbolic.elimination import Elimination
+from warpmpc.symbolic.kkt import KKTPattern
+from warpmpc.symbolic.pattern import IntArray
+
+# Wider bands take longer than what a trial may save.
+_LARGEST_BAND = 500_000
+_N_SIDES = 4  # right-hand sides of a trial
+
+
+@dataclass(frozen=True, eq=False)
+class TypicalSystem:
+    """K of a typical instance, and right-hand sides that are not.
+
+    That of an instance hides errors: it may have nothing of what rounding adds.
+
+    Attributes:
+        kkt: Pattern of K.
+        values: Of the upper triangle of K, in the order of its pattern.
+        fewer_weak: Sets of variables that may wait for their rows, in place of all weak ones.
+    """
+
+    kkt: KKTPattern
+    values: np.ndarray
+    fewer_weak: Sequence[IntArray] = ()
+
+    @cached_property
+    def _sides(self) -> np.ndarray:
+        return np.random.default_rng(0).normal(size=(self.kkt.K_pattern.n_cols, _N_SIDES))
+
+    @cached_property
+    def _solutions(self) -> np.ndarray:
+        """In float64; NaN if K is singular."""
+        K = self.kkt.K_pattern
+        upper = sp.csc_matrix((self.values, K.row_idx, K.col_ptr), K.shape)
+        try:
+            return splu(sp.csc_matrix(upper + sp.triu(upper, 1).T)).solve(self._sides)
+        except RuntimeError:
+            return np.full_like(self._sides, np.nan)
+
+    def error(self, elimination: Elimination) -> float:
+        """Mean over all variables of the error in float32, relative to the size of each.
+
+        Single variables may have a large one whatever the order is: those that nothing holds.
+        Infinite where nothing is known: K is singular, float32 overflows, or L is too wide.
+        """
+        place, L = _narrow(elimination.parent), elimination.L_pattern
+        width = int((place[L.row_idx] - place[L.col_idx]).max(initial=0)) + 1
+        if elimination.n * width > _LARGEST_BAND:
+            return np.inf
+        n, wanted = self.kkt.n_vars, self._solutions
+        with np.errstate(all="ignore"):
+            found = _solve(elimination, self.values, self._sides, place)
+            errors = np.abs(found - wanted)[:n].max(axis=1) / np.abs(wanted[:n]).max(axis=1)
+            error = errors.mean()
+        return float(error) if np.isfinite(error) else np.inf
+
+
+def typical_system(
+    kkt: KKTPattern,
+    qp: HostQP,
+    rho: np.ndarray,
+    sigma: float,
+    fewer_weak: Sequence[IntArray] = (),
+) -> TypicalSystem:
+    """K of a typical QP.
+
+    Args:
+        kkt: Pattern of K.
+        qp: Numbers at a representative point; of P its upper triangle.
+        rho: Of each row.
+        sigma: Regularisation of the Hessian.
+        fewer_weak: Of `TypicalSystem`.
+    """
+    values = np.zeros(kkt.K_pattern.nnz)
+    values[kkt.P_to_K] = qp.P
+    values[kkt.A_to_K] = qp.A
+    values[kkt.sigma_to_K] += sigma
+    values[kkt.rho_to_K] = -1 / rho
+    return TypicalSystem(kkt, values, fewer_weak)
+
+
+def _narrow(parent: IntArray) -> IntArray:
+    """New place of each column: far from the root of the elimination tree first.
+
+    Chains that do not touch are then walked side by side, and L fits into a narrow band.  No column
+    overtakes one that it depends on, so the numbers stay the same.
+    """
+    depth = np.zeros(parent.size, dtype=np.int64)
+    for column in range(parent.size - 1, -1, -1):  # parents come behind their children
+        if parent[column] >= 0:
+            depth[column] = depth[parent[column]] + 1
+    place = np.empty(parent.size, dtype=np.int64)
+    place[np.lexsort((np.arange(parent.size), -depth))] = np.arange(parent.size)
+    return place
+
+
+def _solve(
+    elimination: Elimination, values: np.ndarray, sides: np.ndarray, place: IntArray
+) -> np.ndarray:
+    """LDL' and both solves in float32, with columns moved to other places."""
+    n, L, there = elimination.n, elimination.L_pattern, elimination.K_to_L >= 0
+    rows, cols = place[L.row_idx], place[L.col_idx]
+    reach = np.zeros(n, dtype=np.int64)  # how far below the diagonal each column goes
+    np.maximum.at(reach, cols, rows - cols)
+    width = int(reach.max(initial=0)) + 1
+    # Row j of the band is column j of L: its pivot, then what is below; zeros behind the last one.
+    band = np.zeros((n + width, width), dtype=np.float32)
+    band[place, 0] = values[elimination.K_to_D]
+    band[cols[there], (rows - cols)[there]] = values[elimination.K_to_L[there]]
+    flat = band.reshape(-1)
+    # Entry (j + 1 + a, j + 1 + b) of the matrix stands so far behind the pivot of column j.
+    a, b = np.tril_indices(width - 1)
+    behind = (b + 1) * width + (a - b)
+    for j, size in enumerate(reach.tolist()):
+        column, count = band[j, 1 : size + 1], size * (size + 1) // 2
+        scaled = column / band[j, 0]
+        flat[j * width + behind[:count]] -= scaled[a[:count]] * column[b[:count]]
+        column[:] = scaled
+    lower = np.asfortranarray(band[:n].T)
+    order = np.empty(n, dtype=np.int64)
+    order[place] = elimination.perm
+    x, _ = stbtrs(lower, sides[order].astype(np.float32), uplo="L", diag="U")
+    x, _ = stbtrs(lower, x / band[:n, :1], uplo="L", trans="T", diag="U")
+    found = np.empty_like(x)
+    found[order] = x
+    return found

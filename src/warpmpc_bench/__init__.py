@@ -1,0 +1,1 @@
+"""Everything that measures and demonstrates: imports the library, never the other way."""

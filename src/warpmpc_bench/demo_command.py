@@ -1,0 +1,150 @@
+"""`warpmpc demo`: the main job on this machine, with a readable summary and a picture."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from warpmpc._errors import SettingsError
+from warpmpc.cli.arguments import (
+    DONE,
+    WRONG_RESULT,
+    add_device,
+    check_name,
+    device_of,
+    epilog,
+)
+from warpmpc.cli.progress import Activity
+
+HELP: str = "run the main job on this machine and draw it"
+# Closed loops: `warpmpc_bench.demos.loop` runs, `warpmpc_bench.demos.scenes` draws.
+LOOPS = {
+    "pendulum": "pendulums swing up with motors too weak to lift them",
+    "cartpole": "cart-poles swing up on a short rail",
+    "car": "cars drive around an obstacle and park",
+    "quadrotor": "quadrotors fly to a set-point",
+    "obstacles": "quadrotors fly between cylinders",
+}
+# A demo `name` is `demos.name` (run_demo), `demos.name_figure` (draw_demo) and
+# `demos.name_summary` (format_demo).
+BATCHES = {
+    "qp": "solve a batch of linear MPC problems, two of them hopeless",
+    "ldl": "solve a batch of KKT systems, two of them broken",
+}
+DEMOS = {**LOOPS, **BATCHES}
+# So many take about half a minute on two CPU cores, compilation included.
+BATCH = {**dict.fromkeys(LOOPS, 256), **dict.fromkeys(BATCHES, 1024), "cartpole": 128}
+EPILOG: str = "demos:\n" + "\n".join(f"  {name:<11}{DEMOS[name]}" for name in DEMOS)
+EPILOG += "\n\n" + epilog("""\
+  warpmpc demo                          list the demos
+  warpmpc demo cartpole                 write cartpole_demo.gif (half a minute on two CPU cores)
+  warpmpc demo car --out car.png        one figure instead of an animation
+  warpmpc demo quadrotor --batch 4096 --device cuda --show
+""")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="which one; none: list them")
+    parser.add_argument(
+        "--batch",
+        metavar="N",
+        type=int,
+        help="instances (default 256; cartpole: 128; qp and ldl: 1024)",
+    )
+    parser.add_argument(
+        "--out",
+        "--figure",
+        metavar="FILE",
+        help="picture to write; .gif is an animation, .png, .pdf and .svg are figures (default "
+        "NAME_demo.gif; qp and ldl: NAME_demo.png)",
+    )
+    parser.add_argument("--show", action="store_true", help="open the picture when it is written")
+    loops = parser.add_argument_group(f"closed loops ({', '.join(LOOPS)})")
+    loops.add_argument("--steps", metavar="N", type=int, help="solves (default: of the system)")
+    loops.add_argument(
+        "--seed", metavar="N", type=int, help="of the initial states (default: of the benchmark)"
+    )
+    add_device(loops)  # pyright: ignore[reportArgumentType]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Solves, prints what happened, draws it; exits 1 if a result is wrong."""
+    if args.name is None:
+        print(list_demos())
+        return DONE
+    check_name(args.name, DEMOS, "demo")
+    batch = BATCH[args.name] if args.batch is None else args.batch
+    path = _picture_file(args)
+    if args.name in LOOPS:
+        return _run_loop(args, batch, path)
+    for option in ("steps", "seed", "device"):
+        if getattr(args, option) is not None:
+            raise SettingsError(f"--{option} is for closed loops: {', '.join(LOOPS)}.")
+    demo: Any = import_module(f"warpmpc_bench.demos.{args.name}")
+    text: Any = import_module(f"warpmpc_bench.demos.{args.name}_summary")
+    with Activity() as activity:
+        activity.phase("compiling and solving")
+        result = demo.run_demo(batch)
+    print(text.format_demo(result))
+    if path is not None:
+        figure: Any = import_module(f"warpmpc_bench.demos.{args.name}_figure")
+        _written(figure.draw_demo(result, path), show=args.show)
+    return DONE if result.correct else WRONG_RESULT
+
+
+def list_demos() -> str:
+    """Names and what they do."""
+    lines = [f"  {name:<11}{what}" for name, what in DEMOS.items()]
+    return "\n".join(["warpmpc demo NAME, with NAME one of", *lines])
+
+
+def _run_loop(args: argparse.Namespace, batch: int, path: Path | None) -> int:
+    from warpmpc_bench.demos.loop import LoopOptions, run_demo
+    from warpmpc_bench.demos.loop_summary import format_demo
+
+    options = LoopOptions(args.name, batch, args.steps, args.seed, device_of(args.device))
+    with Activity() as activity:
+        loop = run_demo(options, activity)
+    print(format_demo(loop), flush=True)
+    if path is not None:
+        from warpmpc.viz.scene import write_scene
+        from warpmpc_bench.demos.scenes import SCENES
+
+        with Activity() as activity:
+            activity.phase("drawing")
+            scene = SCENES[args.name](loop)
+            write_scene(scene, loop.steps, loop.system.control_dt, path, activity.report)
+        _written(path, show=args.show)
+    return DONE if loop.correct else WRONG_RESULT
+
+
+def _picture_file(args: argparse.Namespace) -> Path | None:
+    """Where the picture goes; a missing matplotlib matters only to who asked for one."""
+    from warpmpc.viz import style
+    from warpmpc.viz.files import check_writable
+    from warpmpc.viz.scene import check_suffix
+
+    if args.out is not None or args.show:
+        style.require_matplotlib()
+    elif find_spec("matplotlib") is None:
+        print("no picture: matplotlib is not installed (`pip install matplotlib`)")
+        return None
+    default = f"{args.name}_demo.{'gif' if args.name in LOOPS else 'png'}"
+    path = check_suffix(args.out or default)
+    if args.name in BATCHES and path.suffix.lower() == ".gif":
+        raise SettingsError(f"demo {args.name} does not move: --out must be a .png, .pdf or .svg.")
+    check_writable(path)
+    return path
+
+
+def _written(path: Path, *, show: bool) -> None:
+    print(f"  wrote        {path}")
+    if show:
+        import webbrowser
+
+        if not webbrowser.open(path.resolve().as_uri()):
+            print("  no viewer    nothing on this machine shows pictures; open the file yourself")

@@ -1,0 +1,1 @@
+"""Demonstrations: closed loops and batches, with pictures."""

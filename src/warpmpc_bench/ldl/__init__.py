@@ -1,0 +1,1 @@
+"""Benchmark of batched factorisations and solves."""

@@ -1,0 +1,1 @@
+"""Benchmark of closed loops of the MPC solver."""

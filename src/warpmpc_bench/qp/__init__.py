@@ -1,0 +1,1 @@
+"""Benchmark of batched QPs and their gradients."""

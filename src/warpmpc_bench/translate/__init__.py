@@ -1,0 +1,1 @@
+"""Benchmark of generated code over its length."""

@@ -1,0 +1,218 @@
+"""Settings of `MPCSolver`: every field is checked, documented, and changes something."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, fields, replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from warpmpc import ADMMSettings, LineSearchSettings, SettingsError, SQPSettings
+from warpmpc.mpc.line_search import Trial, choose
+from warpmpc.mpc.stage_evaluation import Evaluation
+
+BOTH = [LineSearchSettings, SQPSettings]
+POSITIVE_OR_NONE = ("a positive finite number, or None", [0, -1e-3], True)
+SHARE = ("a number between 0 and 1", [0, 1, -0.1, 1.5], False)
+# What each number is called when it is refused, values out of its range, whether None is fine.
+REALS = {
+    LineSearchSettings: {
+        "decay": SHARE,
+        "gamma": SHARE,
+        "armijo": SHARE,
+        "step_min": ("a number above 0, at most 1", [0, -0.1, 1.01], False),
+        "scale": ("a positive finite number", [0, -1], False),
+        "theta_max": ("a positive finite number", [0, -1], False),
+        "theta_min": POSITIVE_OR_NONE,
+        "merit_margin": ("a finite number, at least 1", [0.99, 0], False),
+        "rounding": ("a finite number, at least 0, or None", [-1e-9], True),
+    },
+    SQPSettings: {
+        "tol_step": POSITIVE_OR_NONE,
+        "tol_kkt": POSITIVE_OR_NONE,
+        "tol_violation": POSITIVE_OR_NONE,
+        "regularization": ("a finite number, at least 0", [-1e-9, -1], False),
+    },
+}
+# Words that each choice takes, and whether None is fine.
+CHOICES = {
+    LineSearchSettings: {
+        "kind": (["filter", "merit", "full"], False),
+        "fallback": (["smallest", "stay"], True),
+    },
+    SQPSettings: {
+        "mode": (["converge", "fixed"], False),
+        "hessian": (["gauss_newton", "exact"], True),
+        "convexify": (["project", "gershgorin"], False),
+        "qp_start": (["last", "multipliers"], True),
+    },
+}
+OTHERS = {
+    "max_iter": ("an integer, at least 1", [0, -1, 1.0, True, "5", None, np.nan]),
+    "record": ("True or False", [1, 0, None, "yes"]),
+    "fused": ("True or False", [1, 0, "yes"]),
+    "line_search": ("LineSearchSettings", ["filter", None, SQPSettings()]),
+    "qp": ("ADMMSettings or None", ["exact", LineSearchSettings(), 5]),
+}
+NO_NUMBERS = [True, np.True_, "1", [1], 1j, np.nan, np.inf, -np.inf, np.array(1.0)]
+
+
+def refusals():
+    for kind in BOTH:
+        for name, (what, values, or_none) in REALS[kind].items():
+            wrong = [*values, *NO_NUMBERS, *([] if or_none else [None])]
+            yield from ((kind, name, what, value) for value in wrong)
+        for name, (words, or_none) in CHOICES[kind].items():
+            listed = ", ".join(f'"{w}"' for w in words[:-1]) + f' or "{words[-1]}"'
+            wrong = ["", words[0].upper(), 1, True, [words[0]], *([] if or_none else [None])]
+            yield from ((kind, name, listed, value) for value in wrong)
+    for name, (what, wrong) in OTHERS.items():
+        yield from ((SQPSettings, name, what, value) for value in wrong)
+
+
+class TestChecks:
+    @pytest.mark.parametrize("kind", BOTH)
+    def test_tables_have_every_field(self, kind):
+        others = set(OTHERS) if kind is SQPSettings else set()
+        assert {f.name for f in fields(kind)} == {*REALS[kind], *CHOICES[kind], *others}
+
+    @pytest.mark.parametrize(("kind", "name", "what", "value"), list(refusals()))
+    def test_refused(self, kind, name, what, value):
+        with pytest.raises(SettingsError, match=f"^{name} must be {re.escape(what)}, got "):
+            kind(**{name: value})
+
+    @pytest.mark.parametrize("kind", BOTH)
+    def test_numbers_become_pythons(self, kind):
+        """A NumPy float64 would turn the arithmetic of a float32 solver into float64."""
+        for name in REALS[kind]:
+            values = (np.float32(0.5), np.float64(0.5), np.float16(0.5))
+            values = values if name != "merit_margin" else (np.float32(2), 2, np.int64(2))
+            for value in values:
+                found = getattr(kind(**{name: value}), name)
+                assert type(found) is float
+                assert found == value
+        assert type(SQPSettings(max_iter=np.int64(3)).max_iter) is int
+
+    @pytest.mark.parametrize("kind", BOTH)
+    def test_none_and_every_word_are_taken(self, kind):
+        for name, (words, or_none) in CHOICES[kind].items():
+            for word in [*words, *([None] if or_none else [])]:
+                assert getattr(kind(**{name: word}), name) == word
+        for name, (_, _, or_none) in REALS[kind].items():
+            assert not or_none or getattr(kind(**{name: None}), name) is None
+
+    @pytest.mark.parametrize("kind", BOTH)
+    def test_every_field_has_a_default_and_a_description(self, kind):
+        described = re.findall(r"^        (\w+):", kind.__doc__ or "", re.MULTILINE)
+        assert described == [f.name for f in fields(kind)]
+        for f in fields(kind):
+            assert f.default is not MISSING or f.default_factory is not MISSING
+        assert hash(kind()) == hash(kind())
+        with pytest.raises(AttributeError):
+            setattr(kind(), fields(kind)[0].name, None)
+
+
+class TestDefaultsByMode:
+    def test_fixed_mode_is_as_published(self):
+        settings = SQPSettings(mode="fixed")
+        assert (settings.theta_min, settings.rounding) == (1e-3, 0.0)
+        assert (settings.fallback, settings.restarts_qp) == ("smallest", False)
+        assert settings.hessian_kind == "gauss_newton"
+        line_search = settings.line_search
+        assert (line_search.theta_max, line_search.gamma, line_search.armijo) == (1e-1, 1e-3, 1e-4)
+        assert (line_search.decay, line_search.scale, line_search.kind) == (0.5, 0.1, "filter")
+        assert settings.qp_settings("float64") == ADMMSettings()
+
+    def test_convergent_mode(self):
+        settings = SQPSettings()
+        assert settings.fallback == "stay"
+        assert settings.restarts_qp
+        assert settings.hessian_kind == "exact"
+
+    def test_tolerances_of_the_dtype(self):
+        single, double = (SQPSettings().tolerances(dtype) for dtype in ("float32", "float64"))
+        assert (double.step, double.kkt, double.violation) == (1e-6, 1e-6, 1e-6)
+        assert (single.step, single.kkt, single.violation) == (1e-3, 1e-3, 1e-4)
+        given = SQPSettings(tol_step=0.5, tol_kkt=0.25, tol_violation=0.125)
+        found = given.tolerances("float32")
+        assert (found.step, found.kkt, found.violation) == (0.5, 0.25, 0.125)
+
+    def test_quadratic_programs_are_more_accurate_than_the_problem(self):
+        for dtype in ("float32", "float64"):
+            settings = SQPSettings()
+            qp, kkt = settings.qp_settings(dtype), settings.tolerances(dtype).kkt
+            assert qp.eps_abs < kkt
+            assert qp.eps_rel < kkt
+        own = ADMMSettings(eps_abs=0.5)
+        assert SQPSettings(qp=own).qp_settings("float64") is own
+
+    @pytest.mark.parametrize("mode", ["converge", "fixed"])
+    def test_what_is_given_is_used(self, mode):
+        line_search = LineSearchSettings(theta_min=0.5, rounding=3, fallback="stay")
+        given = SQPSettings(
+            mode=mode, line_search=line_search, hessian="exact", qp_start="multipliers"
+        )
+        assert (given.theta_min, given.rounding, given.fallback) == (0.5, 3.0, "stay")
+        assert given.restarts_qp
+        assert given.hessian_kind == "exact"
+        other = replace(
+            given,
+            line_search=replace(line_search, fallback="smallest"),
+            hessian="gauss_newton",
+            qp_start="last",
+        )
+        assert other.fallback == "smallest"
+        assert not other.restarts_qp
+        assert other.hessian_kind == "gauss_newton"
+
+
+CHANGES = {
+    "kind": "full",
+    "decay": 0.25,
+    "step_min": 0.3,
+    "scale": 0.01,
+    "theta_max": 10.0,
+    "theta_min": 1.0,
+    "gamma": 0.5,
+    "armijo": 0.9,
+    "merit_margin": 20.0,
+    "rounding": 1e16,
+    "fallback": "stay",
+}
+
+
+class TestEffect:
+    """Every field of the line search changes the choice of some step."""
+
+    def test_table_has_every_field(self):
+        assert set(CHANGES) == {f.name for f in fields(LineSearchSettings)}
+
+    @pytest.mark.parametrize("name", CHANGES)
+    def test_changes(self, name):
+        kind = "merit" if name == "merit_margin" else "filter"
+        before = LineSearchSettings(kind=kind, step_min=0.1)
+        after = replace(before, **{name: CHANGES[name]})
+        choices = []
+        for line_search in (before, after):
+            steps = len(line_search.ladder)
+            settings = SQPSettings(mode="fixed", line_search=line_search)
+            choices.append(np.asarray(choose(self.trial(steps), settings).alpha))
+        assert not np.array_equal(*choices)
+
+    @staticmethod
+    def trial(steps):
+        """Random numbers; ladders of other lengths see the first of the same ones."""
+        rng, shape = np.random.default_rng(0), (4, 20, 1, 32)
+
+        def evaluation(cost, violation):
+            parts = (cost, violation**2, violation, violation)
+            return Evaluation(*(jnp.asarray(a) for a in parts))
+
+        here = evaluation(
+            rng.normal(size=(1, *shape[1:])), 10 ** rng.uniform(-3, 1, (1, 20, 1, 32))
+        )
+        there = evaluation(rng.normal(size=shape)[:steps], 10 ** rng.uniform(-3, 1, shape)[:steps])
+        slope, weight = -rng.exponential(size=shape[1:]), rng.exponential(size=shape[1:])
+        return Trial(here, there, jnp.asarray(slope)[None], jnp.asarray(weight)[None])

@@ -1,0 +1,86 @@
+"""The layering of the source tree as a pure function of file contents.
+
+Reads: a path below ``src/warpmpc`` (or ``warpmpc_bench/...``) and its source.  Produces: one
+sentence for each broken rule.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+MAX_LINES = 600
+LAYERS = ("problem", "symbolic", "codegen", "engines", "qp", "mpc", "sim", "learn")
+FOUNDATION = ("_checks", "_errors", "_types", "_version")
+ROOT = "__init__"  # the public names; whoever imports them imports every layer
+
+# Who may be imported from where.  A layer sees itself and everything to its left; systems are
+# problems with the settings to solve them; viz draws what all of them make, and is public in part.
+ALLOWED: dict[str, set[str]] = {
+    **{layer: {*LAYERS[: i + 1], *FOUNDATION} for i, layer in enumerate(LAYERS)},
+    **{module: set(FOUNDATION) for module in FOUNDATION},
+    "systems": {"systems", "problem", "qp", "mpc", *FOUNDATION},
+    "viz": {*LAYERS, "systems", "viz", *FOUNDATION},
+    ROOT: {*LAYERS, "systems", "viz", *FOUNDATION},
+}
+# Only the command line, the outermost module of the library, sees everything.  The benchmarks are a
+# package of their own, which imports the library; the library never imports them.
+ALLOWED["cli"] = {*ALLOWED, "cli"}
+BENCH = "warpmpc_bench"
+ALLOWED[BENCH] = {*ALLOWED}
+
+# C++ templates are as long as the kernels that they make.
+TEMPLATES = ("_source", "_template", "native/preamble", "native/soft_rows", "native/termination")
+
+# Third-party packages that are confined to some layers.
+CONFINED = {
+    "casadi": {"problem", "symbolic", "codegen", "systems"},
+    "warp": {"codegen", "engines"},
+}
+
+
+def violations(path: str, source: str) -> list[str]:
+    """Broken rules of one file; `path` is relative to ``src/warpmpc``, with forward slashes."""
+    layer = PurePosixPath(path).with_suffix("").parts[0]
+    if layer not in ALLOWED:
+        return [f"{path}: {layer!r} has no place in the layering; add it to tests/layout_rules.py."]
+    found: list[str] = []
+    n_lines = len(source.splitlines())
+    is_template = path.removesuffix(".py").endswith(TEMPLATES)
+    if n_lines > MAX_LINES and not is_template:
+        found.append(f"{path}: {n_lines} lines, at most {MAX_LINES} are allowed; split the file.")
+    for line, module in _imported_modules(path, ast.parse(source)):
+        package, *inside = module.split(".")
+        if package in CONFINED and layer not in CONFINED[package]:
+            found.append(f"{path}:{line}: {package} is confined to {sorted(CONFINED[package])}.")
+        if package == BENCH and layer != BENCH:
+            found.append(f"{path}:{line}: {layer} must not import {BENCH}.")
+        if package == "warpmpc" and (target := _layer_of(inside)) not in ALLOWED[layer]:
+            found.append(f"{path}:{line}: {layer} must not import {target}.")
+    return found
+
+
+def _layer_of(inside: list[str]) -> str:
+    """Layer of ``warpmpc.<inside>``; a name that is no layer is one of the public names."""
+    return inside[0] if inside and inside[0] in ALLOWED else ROOT
+
+
+def _imported_modules(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every import at any depth, `import_module` of a literal included."""
+    folders = PurePosixPath(path).parts[:-1]
+    here = folders if folders[:1] == (BENCH,) else ("warpmpc", *folders)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = [*here[: len(here) - level + 1]] if level else []
+                base += [module] if module else []
+                # `from warpmpc import qp` names the layer only in the imported name.
+                yield from ((node.lineno, ".".join([*base, alias.name])) for alias in names)
+            case ast.Call(func=func, args=[ast.Constant(value=str(name)), *_]):
+                if ast.unparse(func).rpartition(".")[2] in ("import_module", "__import__"):
+                    yield node.lineno, name
+            case _:
+                pass
