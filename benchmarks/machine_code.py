@@ -139,7 +139,7 @@ def compiled(name: str, together: int, folder: Path, *, profile: bool) -> Path:
     solver = MPCSolver(made.problem, made.settings, "float32", "onchip")
     iteration = OnchipIteration(solver.programs, solver.qp, solver.settings)
     counts = OnchipCounts(1, 1, record=False, restart=False, profile=profile)
-    text = iteration.kernel.kernel_text(counts, list(solver.programs.point_rows), together)
+    text = iteration.kernel.kernel_source(counts, list(solver.programs.point_rows), together)
     start_warp()
     wp.compile_aot_module(text.kernel().module, arch=HOPPER, module_dir=folder, use_ptx=False)
     (cubin,) = folder.glob("*.cubin")

@@ -16,10 +16,10 @@ from warpmpc.engines.panels.kernels import panel_admm_kernel, panel_factor_kerne
 from warpmpc.engines.panels.shape import factor_bytes, loop_bytes, scratch_numbers, window_rows
 from warpmpc.engines.panels.sweep_plan import PanelNodes, deal, panel_items
 from warpmpc.engines.staged.kernels import staged_admm_kernel, staged_factor_kernel
-from warpmpc.engines.staged.stage_source import factor_text, iteration_text, side_layout
+from warpmpc.engines.staged.stage_source import factor_source, iteration_source, side_layout
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.stage_elimination import build_stage_program
+from warpmpc.symbolic.stage_elimination import build_stage_elimination
 from warpmpc.symbolic.storage_order import product_terms
 from warpmpc.systems.patterns import cartpole
 
@@ -35,7 +35,7 @@ class Case:
         """Draws numbers and analyses the stages."""
         system = cartpole(horizon=4)
         self.kkt = build_kkt(SparsePattern.from_scipy(system.P), SparsePattern.from_scipy(system.A))
-        self.program = build_stage_program(self.kkt, system.stages, np.zeros(0, dtype=int))
+        self.program = build_stage_elimination(self.kkt, system.stages, np.zeros(0, dtype=int))
         self.dtype, self.n = dtype, self.program.n_nodes
         rng, K = np.random.default_rng(0), self.kkt.K_pattern
         self.is_row = self.program.node_order >= self.kkt.n_vars
@@ -102,17 +102,17 @@ def unrolled(case: Case, *, prefetch: int) -> float:
     inputs = case.inputs(factor)
     everything = wp.array(np.ones(TILES, dtype=np.int32))
     layout = side_layout(program)
-    kernel = staged_factor_kernel(factor_text(program), case.dtype, 128, layout)
+    kernel = staged_factor_kernel(factor_source(program), case.dtype, 128, layout)
     static = [inputs[1], everything, program.n_L, prefetch]
     wp.launch(kernel, threads, inputs=static, outputs=[factor], block_dim=64)
-    kernel = staged_admm_kernel(iteration_text(program), case.dtype, 128, layout)
+    kernel = staged_admm_kernel(iteration_source(program), case.dtype, 128, layout)
     outputs, limits = case.outputs(), [CHECK_EVERY, ITERATIONS, ITERATIONS, 1]
     inputs += [program.n_L, prefetch, *limits]
     wp.launch(kernel, threads, inputs=inputs, outputs=outputs, block_dim=64)
     return case.error(outputs[0].numpy())
 
 
-def rolled(case: Case, warps: int) -> float:
+def panels(case: Case, warps: int) -> float:
     """Error of factorisation and sweeps by panels, so many warps per tile."""
     program = case.program
     elimination = program.in_program_order()
@@ -145,7 +145,7 @@ def main() -> None:
     for dtype, tolerance in TOLERANCE.items():
         case = Case(dtype)
         found = {f"unrolled, prefetch {p}": unrolled(case, prefetch=p) for p in (0, 1)}
-        found |= {f"rolled, {warps} warps": rolled(case, warps) for warps in (1, 8)}
+        found |= {f"panels, {warps} warps": panels(case, warps) for warps in (1, 8)}
         for name, error in found.items():
             print(f"{dtype}, {name}: relative error {error:.1e}")  # noqa: T201
             assert error < tolerance

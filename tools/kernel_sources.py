@@ -50,7 +50,7 @@ CASES: dict[str, Case] = {
         CHECK_EVERY,
     ),
     "staged": ({"engine": "staged"}, {"fused": False}, CHECK_EVERY),
-    "panels": ({"engine": "staged", "staged": StagedSettings(code="rolled")}, {}, CHECK_EVERY),
+    "panels": ({"engine": "staged", "staged": StagedSettings(code="panels")}, {}, CHECK_EVERY),
     "sparse": ({"engine": "sparse"}, {}, CHECK_EVERY),
     "dense": ({"engine": "dense"}, {}, CHECK_EVERY),
     "onchip": ({"engine": "onchip"}, {"convexify": "gershgorin"}, 0),

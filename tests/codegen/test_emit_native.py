@@ -8,7 +8,7 @@ import pytest
 from codegen_cases import OPERATIONS, all_operations
 
 from warpmpc.codegen.chunks import plan_chunks
-from warpmpc.codegen.emit_native import INLINED_USES, Access, literal, struct_text
+from warpmpc.codegen.emit_native import INLINED_USES, Access, literal, struct_source
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.native.preamble import preamble
@@ -26,7 +26,7 @@ def plain_access(program: ScalarProgram) -> Access:
 
 def text_of(function: ca.Function, dtype: str = "float64", length: int = 1000) -> str:
     program = translate(function)
-    return struct_text(program, "Case0", plain_access(program), dtype, length)
+    return struct_source(program, "Case0", plain_access(program), dtype, length)
 
 
 @pytest.mark.parametrize("number", [0.1, -1 / 3, 1e-300, 1e300, 5e-324, 123456789.0, 2.0, -0.0])
@@ -116,7 +116,7 @@ def test_places_before_the_entry():
     x = ca.SX.sym("x", 2)
     program = translate(ca.Function("f", [x], [x[0] + x[1]]))
     access = Access((((0, 0), (0, -3)),), (((1, 4),),))
-    text = struct_text(program, "Case0", access, "float32")
+    text = struct_source(program, "Case0", access, "float32")
     assert "GET(in0, r0 - 3)" in text
     assert "AT(out0, r1 + 4) = v0;" in text
     assert "const int r1 = ROW(1);" in text

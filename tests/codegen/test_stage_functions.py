@@ -13,7 +13,7 @@ from warpmpc.codegen.stage_functions import (
     StageCase,
     merged_cases,
     module_key,
-    module_text,
+    module_source,
     plan_stages,
 )
 
@@ -112,7 +112,7 @@ def test_stages_of_all_cases_in_order():
 def test_text_and_key_do_not_depend_on_the_horizon():
     short, long = plan_stages(cases(5)), plan_stages(cases(9))
     assert module_key("k", short, ARRAYS, "float32") == module_key("k", long, ARRAYS, "float32")
-    texts = [module_text("k", plan, ARRAYS, "float32") for plan in (short, long)]
+    texts = [module_source("k", plan, ARRAYS, "float32") for plan in (short, long)]
     bodies = [text.partition("BODY = ")[2] for text in texts]
     assert bodies[0] == bodies[1]
 
@@ -137,7 +137,7 @@ def test_key_depends_on_all_that_the_text_depends_on(monkeypatch):
 
 
 def test_modules_are_python_with_a_readable_head():
-    text = module_text("k", plan_stages(cases(5)), ARRAYS, "float32", 'Says "hello"\\ \n twice')
+    text = module_source("k", plan_stages(cases(5)), ARRAYS, "float32", 'Says "hello"\\ \n twice')
     head = ast.get_docstring(ast.parse(text))
     assert head.splitlines()[0] == "Says 'hello'/ twice"
     key = module_key("k", plan_stages(cases(5)), ARRAYS, "float32")

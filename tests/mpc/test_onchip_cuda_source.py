@@ -46,7 +46,7 @@ def test_compiles_for_a_gpu(name, folded, tmp_path, monkeypatch):
     iteration = OnchipIteration(solver.programs, solver.qp, settings)
     counts = OnchipCounts(2, 10, record=True, restart=False, profile=True, ends=settings.converges)
     together = 4 if name.startswith("several") else 1
-    text = iteration.kernel.kernel_text(counts, list(solver.programs.point_rows), together)
+    text = iteration.kernel.kernel_source(counts, list(solver.programs.point_rows), together)
     assert (text.scratch > 0) == (name in ("more_than_48_KB", "several_in_a_block"))
     start_warp()
     module = text.kernel().module

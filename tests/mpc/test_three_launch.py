@@ -20,7 +20,7 @@ from warpmpc import (
 )
 from warpmpc.mpc.sqp import three_launch as module
 from warpmpc.mpc.sqp.general import SQPIteration
-from warpmpc.mpc.sqp.three_launch import FusedIteration, build_iteration
+from warpmpc.mpc.sqp.three_launch import ThreeLaunchIteration, build_iteration
 
 BATCH = 33
 LADDER = LineSearchSettings(step_min=0.1)
@@ -154,7 +154,9 @@ class TestRefusals:
 
     def test_default(self):
         free = MPCSolver(pendulum(3), FIXED)
-        assert isinstance(build_iteration(free.programs, free.qp, free.settings), FusedIteration)
+        assert isinstance(
+            build_iteration(free.programs, free.qp, free.settings), ThreeLaunchIteration
+        )
 
 
 @pytest.mark.parametrize("engine", ["staged", "sparse"])
@@ -186,7 +188,7 @@ def test_text_is_readable_and_does_not_depend_on_the_horizon():
         solver = MPCSolver(pendulum(horizon), FIXED, "float32", "staged")
         iteration = build_iteration(solver.programs, solver.qp, solver.settings)
         kernels = iteration._at(1)._kernels
-        found.append([kernels.factor_text, kernels.search_text])
+        found.append([kernels.factor_source, kernels.search_source])
     for short, long in zip(*found, strict=True):
         assert short.key == long.key
         head = long.module().split("BODY")[0]

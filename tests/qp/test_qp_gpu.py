@@ -13,7 +13,7 @@ ENGINES = {
     "unrolled": {"staged": StagedSettings(code="unrolled", prefetch=False, sides=1)},
     "prefetched": {"staged": StagedSettings(code="unrolled", prefetch=True, sides=1)},
     "two_sided": {"staged": StagedSettings(code="unrolled", sides=2)},
-    "rolled": {"staged": StagedSettings(code="rolled")},
+    "panels": {"staged": StagedSettings(code="panels")},
     "sparse": {"engine": "sparse"},
 }
 LIMITS = {"float32": 2e-3, "float64": 1e-8}

@@ -33,7 +33,7 @@ def double_integrator(horizon: int, *, coupled: bool) -> tuple[np.ndarray, ...]:
     n = 3 * horizon + 2
     var = np.append(np.repeat(np.arange(horizon), 3), [horizon] * 2)
     P, A, con = np.eye(n), [], []
-    P[1, 1] = P[-1, -1] = 0  # weak
+    P[1, 1] = P[-1, -1] = 0  # light
     for k in range(horizon):
         at, after = 3 * k, 3 * k + 3
         if coupled:
@@ -161,14 +161,18 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("staged", "message"),
         [
-            (StagedSettings("rolled", sides=2), "Rolled code has no choice of sides"),
-            (StagedSettings("rolled", tune=True), "Rolled code has no choice of tune"),
+            (StagedSettings("panels", sides=2), "Panels have no choice of sides"),
+            (StagedSettings("panels", tune=True), "Panels have no choice of tune"),
         ],
     )
-    def test_rolled_code(self, staged, message):
+    def test_panel_code(self, staged, message):
         given = case(3)
         with pytest.raises(SettingsError, match=message):
             QPSolver(given.P, given.A, stages=given.stages, staged=staged)
+
+    def test_former_name_of_panels(self):
+        with pytest.warns(DeprecationWarning, match='"rolled" is now called "panels"'):
+            assert StagedSettings("rolled") == StagedSettings("panels")
 
     def test_two_stages(self):
         with pytest.raises(PatternError, match="at least 3 stages, these are 2; use sides=1"):
@@ -178,8 +182,8 @@ class TestRefusals:
         given = case(3)
         with pytest.raises(SettingsError, match="Nothing to tune on the CPU"):
             solver(3, 1).tune(100)
-        rolled = StagedSettings("rolled")
-        one = QPSolver(given.P, given.A, stages=given.stages, staged=rolled)
+        panels = StagedSettings("panels")
+        one = QPSolver(given.P, given.A, stages=given.stages, staged=panels)
         with pytest.raises(SettingsError, match="only straight-line code of the staged engine"):
             one.tune(100)
         with pytest.raises(SettingsError, match="this engine has one shape"):

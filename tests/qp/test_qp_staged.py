@@ -24,7 +24,7 @@ from warpmpc.engines.staged.shape import StagedShape
 from warpmpc.systems import linear_mpc
 
 HORIZON, BATCH = 3, 40
-CODES = {"unrolled": StagedSettings(code="unrolled"), "rolled": StagedSettings(code="rolled")}
+CODES = {"unrolled": StagedSettings(code="unrolled"), "rolled": StagedSettings(code="panels")}
 # A broken instance, an infeasible one, and crossed bounds.
 NAN, INFEASIBLE, CROSSED = 5, 17, 33
 
@@ -248,9 +248,9 @@ class TestChoices:
                 "couple beyond their neighbours",
             ),
             (
-                {"stages": "good", "staged": StagedSettings("rolled", registers=64, block=64)},
+                {"stages": "good", "staged": StagedSettings("panels", registers=64, block=64)},
                 SettingsError,
-                "Rolled code has no choice of registers, block",
+                "Panels have no choice of registers, block",
             ),
         ],
     )

@@ -19,7 +19,7 @@ from warpmpc.symbolic.elimination import Elimination, eliminate
 from warpmpc.symbolic.kkt import KKTPattern, build_kkt
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.stage_elimination import StageProgram
+from warpmpc.symbolic.stage_elimination import StageElimination
 from warpmpc.systems import patterns
 
 PROPERTY = settings(deadline=None, derandomize=True, database=None, max_examples=40)
@@ -64,7 +64,7 @@ def kkt_of(name: str) -> tuple[patterns.KKTStructure, KKTPattern]:
     return given, build_kkt(P_pattern, A_pattern)
 
 
-def weak_of(structure: patterns.KKTStructure) -> np.ndarray:
+def light_of(structure: patterns.KKTStructure) -> np.ndarray:
     """Variables whose diagonal entry of P is not stored."""
     return np.flatnonzero(sp.csc_matrix(structure.P).diagonal() == 0)
 
@@ -200,7 +200,7 @@ def quasi_definite(
     return case.K.copy(), values
 
 
-def check_runs_cover_everything(program: StageProgram) -> None:
+def check_runs_cover_everything(program: StageElimination) -> None:
     """Runs follow one another in nodes, in L and in K, from the first entry to the last."""
     node = at_L = at_K = 0
     for run in program.runs:

@@ -23,7 +23,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "dense": {"engine": "dense"},
     "sparse": {"engine": "sparse"},
     "unrolled": {"engine": "staged", "stages": _ONE_STAGE, "staged": StagedSettings("unrolled")},
-    "rolled": {"engine": "staged", "stages": _ONE_STAGE, "staged": StagedSettings("rolled")},
+    "panels": {"engine": "staged", "stages": _ONE_STAGE, "staged": StagedSettings("panels")},
 }
 
 

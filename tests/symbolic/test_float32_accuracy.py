@@ -13,17 +13,17 @@ from mpc_cases import WholeProblem
 from scipy.sparse.csgraph import connected_components
 
 from warpmpc import OCP, ADMMSettings, MPCSolver, QPSolver, SettingsError, SQPSettings
-from warpmpc.symbolic import float32_accuracy as trial
+from warpmpc.symbolic import float32_accuracy
 from warpmpc.symbolic import stage_elimination as stage_program
-from warpmpc.symbolic.derivatives import representative_kkt as typical
+from warpmpc.symbolic.derivatives import representative_kkt as representative
 from warpmpc.symbolic.derivatives.host_qp import HostQP
 from warpmpc.symbolic.derivatives.representative_kkt import least_rho
 from warpmpc.symbolic.elimination import eliminate
-from warpmpc.symbolic.float32_accuracy import typical_system
+from warpmpc.symbolic.float32_accuracy import representative_system
 from warpmpc.symbolic.float32_ordering import safe_stagewise
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.stage_elimination import build_stage_program, build_two_sided_program
+from warpmpc.symbolic.stage_elimination import build_stage_elimination, build_two_sided_elimination
 from warpmpc.symbolic.stage_sides import one_sided_orders, two_sided_orders
 from warpmpc.systems import car, cartpole, linear, pendulum, quadrotor, quadrotor_obstacles
 
@@ -36,14 +36,14 @@ def pattern(dense):
 
 
 def small(P_diagonal, rho=0.1, seed=0):
-    """Three stages of two variables with one row between neighbours; a typical system of it."""
+    """Three stages of two variables with one row between neighbours, with its system."""
     rng = np.random.default_rng(seed)
     A = np.zeros((2, 6))
     A[0, :4], A[1, 2:] = rng.uniform(1, 2, 4), rng.uniform(1, 2, 4)
     kkt = build_kkt(pattern(np.diag(np.ones(6))), pattern(A))
     zero = np.zeros(2)
     qp = HostQP(np.full(6, P_diagonal, dtype=float), np.zeros(6), A.T[A.T != 0], zero, zero + 1)
-    return kkt, typical_system(kkt, qp, np.full(2, rho), 1e-6), A
+    return kkt, representative_system(kkt, qp, np.full(2, rho), 1e-6), A
 
 
 def dense_error(system, perm):
@@ -92,25 +92,25 @@ class TestError:
     def test_dense_oracle(self):
         """Also of two chains; sums are others, so the errors are only of the same size."""
         solver = solver_of("pendulum")
-        system, kkt = solver.qp.system.typical, solver.qp.system.kkt
+        system, kkt = solver.qp.system.representative, solver.qp.system.kkt
         for order in (*one_sided_orders(stages(solver)), *two_sided_orders(kkt, stages(solver))):
-            perm = safe_stagewise(kkt, order.positions, solver.qp.system.weak[:0])
+            perm = safe_stagewise(kkt, order.positions, solver.qp.system.light_variables[:0])
             wanted = dense_error(system, perm)
             assert wanted / 8 < system.error(eliminate(kkt.K_pattern, perm)) < 8 * wanted
 
     def test_nothing_known(self, monkeypatch):
         kkt, system, _ = small(0.5)
         elimination = eliminate(kkt.K_pattern, np.arange(8))
-        monkeypatch.setattr(trial, "_LARGEST_BAND", 8)
+        monkeypatch.setattr(float32_accuracy, "_LARGEST_BAND", 8)
         assert system.error(elimination) == np.inf
         monkeypatch.undo()
-        singular = trial.TypicalSystem(kkt, np.zeros_like(system.values))
+        singular = float32_accuracy.RepresentativeSystem(kkt, np.zeros_like(system.values))
         assert singular.error(elimination) == np.inf
 
     def test_wrong_kind(self):
         one = sp.eye_array(2, format="csc")
-        with pytest.raises(SettingsError, match="typical must be TypicalSystem, got tuple"):
-            QPSolver(one, one, typical=(1, 2))
+        with pytest.raises(SettingsError, match="must be RepresentativeSystem, got tuple"):
+            QPSolver(one, one, representative=(1, 2))
 
 
 @cache
@@ -123,7 +123,7 @@ def stages(solver):
     return np.concatenate([solver.problem.var_stage, solver.problem.con_stage])
 
 
-# As where all weak variables wait; but for the obstacles: 10757 then, with an error of 2e-2.
+# As where all light variables wait; but for the obstacles: 10757 then, with an error of 2e-2.
 FILL = {"pendulum": 480, "car": 1712, "linear": 11242}
 FILL |= {"cartpole": 3585, "quadrotor": 9074, "obstacles": 11559}
 
@@ -136,63 +136,69 @@ class TestOrders:
         system = solver.qp.system
         program = solver.qp.loop.program
         assert program.n_L == FILL[name]
-        assert system.typical.error(program.elimination) < 1e-5
-        two = build_two_sided_program(system.kkt, stages(solver), system.weak, system.typical)
-        assert system.typical.error(two.elimination) < 1e-5
+        assert system.representative.error(program.elimination) < 1e-5
+        two = build_two_sided_elimination(
+            system.kkt, stages(solver), system.light_variables, system.representative
+        )
+        assert system.representative.error(two.elimination) < 1e-5
         assert two.n_L <= program.n_L
 
     def test_cartpole_needs_its_weak_variables(self):
         """As many entries of L without them, and two digits less."""
         solver = solver_of("cartpole")
-        kkt, weak = solver.qp.system.kkt, solver.qp.system.weak
-        without = build_stage_program(kkt, stages(solver), weak[:0])
-        assert solver.qp.system.typical.error(without.elimination) > 5e-5
+        kkt, light = solver.qp.system.kkt, solver.qp.system.light_variables
+        without = build_stage_elimination(kkt, stages(solver), light[:0])
+        assert solver.qp.system.representative.error(without.elimination) > 5e-5
 
     def test_obstacles_need_fewer(self):
-        """Half of the weak variables; that all of them wait costs digits, or fill."""
+        """Half of the light variables; that all of them wait costs digits, or fill."""
         solver = solver_of("obstacles")
         system = solver.qp.system
-        assert [weak.size for weak in (system.weak, *system.typical.fewer_weak)] == [567, 280, 0]
-        all_wait = build_stage_program(system.kkt, stages(solver), system.weak)
+        assert [
+            light.size for light in (system.light_variables, *system.representative.fewer_light)
+        ] == [567, 280, 0]
+        all_wait = build_stage_elimination(system.kkt, stages(solver), system.light_variables)
         assert all_wait.n_L == 10757
-        assert system.typical.error(all_wait.elimination) > 1e-3
+        assert system.representative.error(all_wait.elimination) > 1e-3
         descending = one_sided_orders(stages(solver))[1].positions
         accurate = eliminate(
-            system.kkt.K_pattern, safe_stagewise(system.kkt, descending, system.weak)
+            system.kkt.K_pattern, safe_stagewise(system.kkt, descending, system.light_variables)
         )
-        assert system.typical.error(accurate) < 1e-5
+        assert system.representative.error(accurate) < 1e-5
         assert accurate.nnz_L == 15751
 
     def test_least_error_where_none_is_small(self, monkeypatch):
         solver = solver_of("obstacles")
         system = solver.qp.system
-        args = (system.kkt, stages(solver), system.weak, system.typical)
+        args = (system.kkt, stages(solver), system.light_variables, system.representative)
         monkeypatch.setattr(stage_program, "_LARGEST_ERROR", 0.0)
-        best = system.typical.error(build_stage_program(*args).elimination)
+        best = system.representative.error(build_stage_elimination(*args).elimination)
         monkeypatch.setattr(stage_program, "_LARGEST_ERROR", np.inf)
-        least = build_stage_program(*args)
+        least = build_stage_elimination(*args)
         assert least.n_L == 9565
-        assert best < 2e-2 * system.typical.error(least.elimination)
+        assert best < 2e-2 * system.representative.error(least.elimination)
 
     def test_safe_order_where_trials_fail(self, monkeypatch):
-        """All weak variables wait, as without numbers."""
+        """All light variables wait, as without numbers."""
         solver = solver_of("linear")
         system = solver.qp.system
-        monkeypatch.setattr(trial, "_LARGEST_BAND", 0)
-        args = (system.kkt, stages(solver), system.weak)
-        found = build_stage_program(*args, system.typical)
-        assert found.n_L == build_stage_program(*args).n_L == 11242
+        monkeypatch.setattr(float32_accuracy, "_LARGEST_BAND", 0)
+        args = (system.kkt, stages(solver), system.light_variables)
+        found = build_stage_elimination(*args, system.representative)
+        assert found.n_L == build_stage_elimination(*args).n_L == 11242
 
     def test_nearly_the_least_error(self, monkeypatch):
         """Half a digit is no reason for more fill; a whole one is."""
         solver = solver_of("linear")
         system = solver.qp.system
-        args = (system.kkt, stages(solver), system.weak, system.typical)
+        args = (system.kkt, stages(solver), system.light_variables, system.representative)
         errors = {11242: 2e-4, 13862: 1e-4}
-        monkeypatch.setattr(trial.TypicalSystem, "error", lambda _, e: errors.get(e.nnz_L, 1.0))
-        assert build_stage_program(*args).n_L == 11242
+        monkeypatch.setattr(
+            float32_accuracy.RepresentativeSystem, "error", lambda _, e: errors.get(e.nnz_L, 1.0)
+        )
+        assert build_stage_elimination(*args).n_L == 11242
         errors[11242] = 1e-3
-        assert build_stage_program(*args).n_L == 13862
+        assert build_stage_elimination(*args).n_L == 13862
 
 
 def near_the_obstacle(problem):
@@ -236,8 +242,10 @@ def test_curvature_that_takes_all_weight(scaling):
     at = solver.programs.assembly
     upper, rows = (M[k.row_idx, k.col_idx] for M, k in ((P, at.P_pattern), (A, at.A_pattern)))
     qp = HostQP(upper, z, rows, y, y)
-    true = typical_system(system.kkt, qp, least_rho(at, (1.0, 1000.0, 1e-6)), 1e-6)
-    two = build_two_sided_program(system.kkt, stages(solver), system.weak, system.typical)
+    true = representative_system(system.kkt, qp, least_rho(at, (1.0, 1000.0, 1e-6)), 1e-6)
+    two = build_two_sided_elimination(
+        system.kkt, stages(solver), system.light_variables, system.representative
+    )
     for program in (solver.qp.loop.program, two):
         assert true.error(program.elimination) < 5e-5
 
@@ -269,15 +277,15 @@ class TestTypical:
         assert by_name.pop("known") == {0.1}
         assert by_name.pop("of_two") == {0.1}
         assert set.union(*by_name.values()) == {100.0}
-        system = solver.qp.system.typical
+        system = solver.qp.system.representative
         np.testing.assert_allclose(system.values[system.kkt.rho_to_K], -1 / found)
 
     def test_rho_grows_by_adaptation_or_scaling(self):
         """But not that of free rows."""
-        fixed = chain(lambda x, u: x**2 + u**2).qp.system.typical
+        fixed = chain(lambda x, u: x**2 + u**2).qp.system.representative
         for change in ({"adaptive_rho_every": 50}, {"scaling": 10}):
             settings = replace(FIXED, qp=replace(FIXED.qp, **change))
-            grown = chain(lambda x, u: x**2 + u**2, settings).qp.system.typical
+            grown = chain(lambda x, u: x**2 + u**2, settings).qp.system.representative
             ratio = fixed.values / grown.values
             assert set(np.round(ratio, 9)) == {1.0, 10.0}
             is_grown = np.isin(np.arange(ratio.size), fixed.kkt.rho_to_K) & (fixed.values > -1e6)
@@ -288,7 +296,7 @@ class TestTypical:
     def test_weights_that_may_vanish(self, coupled):
         """They do in every other stage, and with them what couples them; constants stay."""
         solver = chain(lambda x, u: 1 - ca.cos(x) + u**2 + coupled * x * u)
-        system = solver.qp.system.typical
+        system = solver.qp.system.representative
         kkt = system.kkt
         K = sp.csc_matrix((system.values, kkt.K_pattern.row_idx, kkt.K_pattern.col_ptr)).toarray()
         P = K[: kkt.n_vars, : kkt.n_vars] - 1e-6 * np.eye(kkt.n_vars)
@@ -299,11 +307,11 @@ class TestTypical:
         np.testing.assert_allclose(P, wanted, atol=1e-12)
 
     def test_unknown_numbers(self):
-        assert chain(lambda x, u: ca.sqrt(x - 10) + u**2).qp.system.typical is None
+        assert chain(lambda x, u: ca.sqrt(x - 10) + u**2).qp.system.representative is None
 
     def test_no_trial_of_large_systems(self, monkeypatch):
         solver = chain(lambda x, u: x**2 + u**2)
         n_nodes = solver.problem.n_vars + solver.problem.n_cons
-        assert solver.qp.system.typical is not None
-        monkeypatch.setattr(typical, "_LARGEST_SYSTEM", n_nodes - 1)
-        assert chain(lambda x, u: x**2 + u**2).qp.system.typical is None
+        assert solver.qp.system.representative is not None
+        monkeypatch.setattr(representative, "_LARGEST_SYSTEM", n_nodes - 1)
+        assert chain(lambda x, u: x**2 + u**2).qp.system.representative is None

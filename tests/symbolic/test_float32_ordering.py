@@ -1,9 +1,9 @@
-"""Orderings that float32 bears: weak variables come after rows that hold them."""
+"""Orderings that float32 bears: light variables come after rows that hold them."""
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from cases import STRUCTURE_FACTS, kkt_of, weak_of
+from cases import STRUCTURE_FACTS, kkt_of, light_of
 
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.float32_ordering import safe_amd, safe_stagewise
@@ -32,22 +32,22 @@ def position(perm: np.ndarray) -> np.ndarray:
 class TestBenchmarkSystems:
     def test_amd_puts_a_row_right_before_each_weak_variable(self, name):
         structure, kkt = kkt_of(name)
-        weak = weak_of(structure)
-        at = position(safe_amd(kkt, weak))
-        for variable in weak.tolist():
+        light = light_of(structure)
+        at = position(safe_amd(kkt, light))
+        for variable in light.tolist():
             assert at[variable] - 1 in at[rows_of(kkt, variable)]
 
     def test_stages_make_weak_variables_wait(self, name):
         structure, kkt = kkt_of(name)
-        stages, weak = structure.stages, weak_of(structure)
-        at = position(safe_stagewise(kkt, -stages, weak))
-        for variable in weak.tolist():
+        stages, light = structure.stages, light_of(structure)
+        at = position(safe_stagewise(kkt, -stages, light))
+        for variable in light.tolist():
             same = [row for row in rows_of(kkt, variable) if stages[row] == stages[variable]]
             assert all(at[row] < at[variable] for row in same)
 
     def test_the_price_is_some_fill(self, name):
         structure, kkt = kkt_of(name)
-        nnz = eliminate(kkt.K_pattern, safe_amd(kkt, weak_of(structure))).nnz_L
+        nnz = eliminate(kkt.K_pattern, safe_amd(kkt, light_of(structure))).nnz_L
         assert nnz <= 1.2 * STRUCTURE_FACTS[name].nnz_L
 
     def test_without_weak_variables_it_is_amd(self, name):

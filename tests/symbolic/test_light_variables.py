@@ -1,4 +1,4 @@
-"""Weights of variables, against values derived by hand; which variables are weak."""
+"""Weights of variables, against values derived by hand; which variables are light."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import pytest
 from warpmpc import OCP
 from warpmpc.symbolic.derivatives.assembly import Assembly
 from warpmpc.symbolic.derivatives.hessian import HessianRule
-from warpmpc.symbolic.derivatives.light_variables import Weights, variable_weights, weak_variables
+from warpmpc.symbolic.derivatives.light_variables import (
+    Weights,
+    find_light_variables,
+    variable_weights,
+)
 from warpmpc.symbolic.derivatives.stage_model import StageModel
 
 RHO = (0.1, 100.0)
@@ -113,8 +117,8 @@ class TestWeakVariables:
     def test_obstacle_makes_positions_wait(self):
         """All stages of a group alike; other variables have enough weight."""
         at = assembled(with_obstacle, EXACT)
-        sets = weak_variables(at, variable_weights(at, at.problem.defaults, RHO), SIGMA)
+        sets = find_light_variables(at, variable_weights(at, at.problem.defaults, RHO), SIGMA)
         assert [some.tolist() for some in sets] == [[3, 6, 9], []]
         at = assembled(quadratic, EXACT)
-        sets = weak_variables(at, variable_weights(at, at.problem.defaults, RHO), SIGMA)
+        sets = find_light_variables(at, variable_weights(at, at.problem.defaults, RHO), SIGMA)
         assert [some.tolist() for some in sets] == [[]]

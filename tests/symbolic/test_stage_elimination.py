@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from cases import STRUCTURE_FACTS, check_runs_cover_everything, kkt_of, weak_of
+from cases import STRUCTURE_FACTS, check_runs_cover_everything, kkt_of, light_of
 
 from warpmpc import PatternError
 from warpmpc.symbolic.elimination import eliminate
@@ -11,8 +11,8 @@ from warpmpc.symbolic.float32_ordering import safe_stagewise
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.stage_elimination import StageProgram, build_stage_program
-from warpmpc.symbolic.storage_order import Program, product_terms
+from warpmpc.symbolic.stage_elimination import StageElimination, build_stage_elimination
+from warpmpc.symbolic.storage_order import StoredElimination, product_terms
 
 # Runs of equal stages, and entries of L.
 FACTS = {
@@ -25,9 +25,9 @@ FACTS = {
 NONE = np.zeros(0, dtype=int)
 
 
-def program_of(name: str) -> tuple[StageProgram, int]:
+def program_of(name: str) -> tuple[StageElimination, int]:
     structure, kkt = kkt_of(name)
-    return build_stage_program(kkt, structure.stages, weak_of(structure)), kkt.n_vars
+    return build_stage_elimination(kkt, structure.stages, light_of(structure)), kkt.n_vars
 
 
 @pytest.mark.parametrize("name", FACTS)
@@ -78,24 +78,26 @@ class TestBenchmarkSystems:
 
 def test_the_better_direction_is_taken():
     structure, kkt = kkt_of("linear")
-    labels, weak = structure.stages, weak_of(structure)
-    fill = [eliminate(kkt.K_pattern, safe_stagewise(kkt, s, weak)).nnz_L for s in (labels, -labels)]
+    labels, light = structure.stages, light_of(structure)
+    fill = [
+        eliminate(kkt.K_pattern, safe_stagewise(kkt, s, light)).nnz_L for s in (labels, -labels)
+    ]
     assert fill[1] < fill[0]
     for given in (labels, -labels):
-        assert build_stage_program(kkt, given, weak).n_L == fill[1]
+        assert build_stage_elimination(kkt, given, light).n_L == fill[1]
 
 
 def test_stages_that_couple_beyond_neighbours():
     A = sp.csc_matrix(np.array([[1.0, 0, 1.0], [0, 1.0, 1.0]]))
     kkt = build_kkt(*(SparsePattern.from_scipy(M) for M in (sp.csc_matrix(np.eye(3)), A)))
     with pytest.raises(PatternError, match=r'beyond their neighbours.*engine="sparse"'):
-        build_stage_program(kkt, np.array([0, 1, 2, 0, 1]), NONE)
+        build_stage_elimination(kkt, np.array([0, 1, 2, 0, 1]), NONE)
 
 
 def test_one_stage_is_enough():
     A = sp.csc_matrix(np.ones((2, 3)))
     kkt = build_kkt(*(SparsePattern.from_scipy(M) for M in (sp.csc_matrix(np.eye(3)), A)))
-    program = build_stage_program(kkt, np.zeros(5, dtype=int), NONE)
+    program = build_stage_elimination(kkt, np.zeros(5, dtype=int), NONE)
     assert [run.count for run in program.runs] == [1]
     assert program.carried == ()
 
@@ -104,9 +106,9 @@ def test_one_stage_is_enough():
 def test_products_from_the_values_of_K(ordering):
     structure, kkt = kkt_of("cartpole")
     K, n = kkt.K_pattern, kkt.n_vars
-    program: Program = build_stage_program(kkt, structure.stages, weak_of(structure))
+    program: StoredElimination = build_stage_elimination(kkt, structure.stages, light_of(structure))
     if ordering == "amd":
-        program = Program(
+        program = StoredElimination(
             eliminate(K, order(K, "amd")), np.random.default_rng(1).permutation(K.nnz)
         )
     rng = np.random.default_rng(0)

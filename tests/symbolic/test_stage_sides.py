@@ -5,16 +5,16 @@ from functools import partial
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from cases import check_runs_cover_everything, kkt_of, weak_of
+from cases import check_runs_cover_everything, kkt_of, light_of
 
 from warpmpc import PatternError
 from warpmpc.symbolic.float32_ordering import holding_rows
 from warpmpc.symbolic.kkt import KKTPattern, build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.symbolic.stage_elimination import (
-    StageProgram,
-    build_stage_program,
-    build_two_sided_program,
+    StageElimination,
+    build_stage_elimination,
+    build_two_sided_elimination,
 )
 from warpmpc.systems import patterns
 
@@ -43,19 +43,19 @@ def chain_of_blocks(
     return kkt_from(P, A), np.concatenate([stage, con])
 
 
-def built(name: str) -> tuple[StageProgram, KKTPattern, np.ndarray]:
-    """Program, KKT pattern and weak variables of a problem of `PROBLEMS`."""
+def built(name: str) -> tuple[StageElimination, KKTPattern, np.ndarray]:
+    """Program, KKT pattern and light variables of a problem of `PROBLEMS`."""
     if name in FACTS:
         structure, kkt = kkt_of(name)
-        stages, weak = structure.stages, weak_of(structure)
+        stages, light = structure.stages, light_of(structure)
     elif name in SHORT:
         structure = SHORT[name]()
         kkt = build_kkt(*(SparsePattern.from_scipy(M) for M in (structure.P, structure.A)))
-        stages, weak = structure.stages, weak_of(structure)
+        stages, light = structure.stages, light_of(structure)
     else:
         kkt, stages = BLOCKS[name]()
-        weak = np.arange(0, kkt.n_vars, 3)
-    return build_two_sided_program(kkt, stages, weak), kkt, weak
+        light = np.arange(0, kkt.n_vars, 3)
+    return build_two_sided_elimination(kkt, stages, light), kkt, light
 
 
 SHORT = {f"cartpole_{n}": partial(patterns.cartpole, n) for n in (2, 3, 4)}
@@ -69,12 +69,12 @@ PROBLEMS = [*FACTS, *SHORT, *BLOCKS]
 
 @pytest.mark.parametrize("name", FACTS)
 def test_no_more_fill_than_with_one_side(name):
-    program, kkt, weak = built(name)
+    program, kkt, light = built(name)
     structure, _ = kkt_of(name)
     counts, nnz = FACTS[name]
     assert [[run.count for run in chain] for chain in program.chains] == counts
     assert program.n_L == nnz
-    one = build_stage_program(kkt, structure.stages, weak)
+    one = build_stage_elimination(kkt, structure.stages, light)
     assert program.n_L <= one.n_L
 
 
@@ -135,8 +135,8 @@ class TestChains:
 def test_weak_variables_wait_for_the_rows_of_their_stage(name):
     _, kkt, _ = built(name)
     structure = kkt_of(name)[0] if name in FACTS else SHORT[name]()
-    weak = np.arange(0, kkt.n_vars, 2)
-    program = build_two_sided_program(kkt, structure.stages, weak)
+    light = np.arange(0, kkt.n_vars, 2)
+    program = build_two_sided_elimination(kkt, structure.stages, light)
     rows, holds = holding_rows(kkt)
     first = np.array(
         [run.node + k * run.template.n_nodes for run in program.runs for k in range(run.count)]
@@ -145,7 +145,7 @@ def test_weak_variables_wait_for_the_rows_of_their_stage(name):
     position[program.node_order] = np.arange(program.n_nodes)
     stage = np.searchsorted(first, position, side="right")
     waited = 0
-    for j in weak:
+    for j in light:
         holding = rows[holds[:, [j]].nonzero()[0]]
         here = holding[stage[holding] == stage[j]]
         assert (position[here] < position[j]).all()
@@ -156,8 +156,8 @@ def test_weak_variables_wait_for_the_rows_of_their_stage(name):
 @pytest.mark.parametrize("stretch", [1, 3, -2])
 def test_labels_need_be_neither_consecutive_nor_ascending(stretch):
     kkt, stages = BLOCKS["uneven"]()
-    program = build_two_sided_program(kkt, stretch * stages - 7, NONE)
-    assert program.n_L == build_two_sided_program(kkt, stages, NONE).n_L
+    program = build_two_sided_elimination(kkt, stretch * stages - 7, NONE)
+    assert program.n_L == build_two_sided_elimination(kkt, stages, NONE).n_L
 
 
 def test_rows_may_have_the_label_of_either_stage():
@@ -166,7 +166,7 @@ def test_rows_may_have_the_label_of_either_stage():
     A = sp.csr_matrix(structure.A)
     couples = np.diff(A.indptr) > 2
     con[couples] = np.minimum(con[couples] + 1, con.max())
-    other = build_two_sided_program(kkt, np.concatenate([structure.stages[:n], con]), NONE)
+    other = build_two_sided_elimination(kkt, np.concatenate([structure.stages[:n], con]), NONE)
     assert other.n_L <= 1.01 * FACTS["cartpole"][1]
 
 
@@ -174,27 +174,27 @@ def test_rows_may_have_the_label_of_either_stage():
 def test_too_few_stages(n_stages):
     kkt, stages = chain_of_blocks([2] * n_stages, [1] * n_stages)
     with pytest.raises(PatternError, match=f"at least 3 stages, these are {n_stages}; use sides=1"):
-        build_two_sided_program(kkt, stages, NONE)
+        build_two_sided_elimination(kkt, stages, NONE)
 
 
 def test_stages_that_couple_beyond_neighbours():
     kkt = kkt_from(np.eye(4), np.array([[1.0, 0, 0, 1.0], [0, 1.0, 1.0, 0]]))
     with pytest.raises(PatternError, match="beyond their neighbours"):
-        build_two_sided_program(kkt, np.array([0, 1, 2, 3, 0, 1]), NONE)
+        build_two_sided_elimination(kkt, np.array([0, 1, 2, 3, 0, 1]), NONE)
 
 
 def test_a_half_without_stages():
     """All of stage 0 are rows that hold variables of stage 1, and count to it."""
     kkt = kkt_from(np.eye(2), np.eye(2)[[0, 0]])
     with pytest.raises(PatternError, match="One half of the stages has nothing to eliminate"):
-        build_two_sided_program(kkt, np.array([1, 2, 0, 0]), NONE)
+        build_two_sided_elimination(kkt, np.array([1, 2, 0, 0]), NONE)
 
 
 def test_rows_are_handed_on_unless_that_fills_much_more():
     """Two rows between stages of six variables; then six rows between stages of two."""
     for size, rows, is_row in ((6, 2, True), (2, 6, False)):
         kkt, stages = chain_of_blocks([size] * 7, [rows] * 6, coupled=False)
-        program = build_two_sided_program(kkt, stages, NONE)
+        program = build_two_sided_elimination(kkt, stages, NONE)
         join = program.chains[1][-1].template
         entered = [i for i, slot in enumerate(join.joins) if slot >= 0]
         assert entered

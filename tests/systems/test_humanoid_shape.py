@@ -17,7 +17,7 @@ from warpmpc.codegen.chunks import plan_chunks
 from warpmpc.codegen.emit_native import CHUNK_LENGTH
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.engines.panels.factor_launch import PanelLDL
-from warpmpc.engines.panels.launch import RolledKernels
+from warpmpc.engines.panels.launch import PanelKernels
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
 from warpmpc.engines.runtime.tiles import from_tiles, to_tiles
 from warpmpc.problem.evaluation import initial_guess
@@ -161,7 +161,7 @@ def test_too_few_nodes():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_rolled_loop_on_a_qp_of_this_shape(dtype):
+def test_panel_loop_on_a_qp_of_this_shape(dtype):
     """By tables, with working rows and live values in shared memory; the QP is CasADi's."""
     short = humanoid_shape.build(8)
     qp = quadratic_program(short, *humanoid_shape.nominal(short))
@@ -170,7 +170,7 @@ def test_rolled_loop_on_a_qp_of_this_shape(dtype):
     stages = np.concatenate([short.var_stage, short.con_stage])
     solver = QPSolver(upper, qp.A, EXACT, dtype, engine="staged", stages=stages)
     kernels = solver.loop._kernels
-    assert isinstance(kernels, RolledKernels)
+    assert isinstance(kernels, PanelKernels)
     assert isinstance(kernels._ldl, PanelLDL)
     arrays = (upper.data, qp.q, qp.A.data, qp.lower, qp.upper)
     found = solver.solve(*(jnp.asarray(a, dtype=dtype) for a in arrays))

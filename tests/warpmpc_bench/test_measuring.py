@@ -168,6 +168,6 @@ def test_obstacles(monkeypatch):
 @pytest.mark.parametrize(("factor", "solve", "peak"), [(100, 80, 105), (100, 90, 110)])
 def test_memory_counts_what_lives_at_once(factor, solve, peak):
     case = SimpleNamespace(rhs=SimpleNamespace(nbytes=5), K_vals=SimpleNamespace(nbytes=20))
-    programs = [timing.Program(lambda: None, 0.0, size) for size in (factor, solve)]
+    programs = [timing.CompiledProgram(lambda: None, 0.0, size) for size in (factor, solve)]
     memory = ldl_variants._memory(*programs, case, storage_bytes=90)
     assert memory == {"peak_bytes": peak, "storage_bytes": 90}

@@ -522,10 +522,10 @@ class TestSettings:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sparse", "rolled", "registers_64"])
+@pytest.mark.parametrize("name", ["sparse", "panels", "registers_64"])
 def test_other_variants_are_right(name):
     settings = MPCBenchSettings((33,), variants=(name,), system="linear", horizon=4, sample=8)
-    (row,) = mpc.run(replace(settings, cold=name == "rolled", repeats=1))
+    (row,) = mpc.run(replace(settings, cold=name == "panels", repeats=1))
     assert row["correct"] is True
-    assert row["compile"]["cold"] is (name == "rolled")
+    assert row["compile"]["cold"] is (name == "panels")
     assert row["accuracy"]["loop"]["success"] is not None  # all steps

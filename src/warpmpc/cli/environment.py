@@ -77,7 +77,7 @@ def describe() -> dict[str, object]:
         "device_error": problem,
         "cuda": on_cuda,
         "kernel_cache": str(warp_cache_folder()),
-        "text_cache": str(cache_folder()),
+        "source_cache": str(cache_folder()),
         "features": [feature._asdict() for feature in features(on_cuda=on_cuda, problem=problem)],
     }
 

@@ -76,7 +76,7 @@ def format_environment(report: dict[str, Any]) -> str:
         lines += [f"  {mark:<4} {feature['name']:<16}{feature['detail']}"]
     lines += ["", "Where kernels are kept"]
     lines += [f"  compiled   {report['kernel_cache']}  (WARP_CACHE_PATH moves it)"]
-    lines += [f"  generated  {report['text_cache']}  ({CACHE_VARIABLE} moves it)"]
+    lines += [f"  generated  {report['source_cache']}  ({CACHE_VARIABLE} moves it)"]
     return "\n".join(lines)
 
 
@@ -95,13 +95,13 @@ def format_pattern(analysis: PatternAnalysis) -> str:
         f"transposed in {s['phases_backward']}",
         "segments": f"{s['segments']} for the columns of L, {s['segments_padded_share']:.1%} "
         f"padding; {s['schedule_padded_share']:.1%} over the whole schedule",
-        "stages": _stage_text(s),
+        "stages": _stage_source(s),
     }
     title = f"{s['pattern']}, {s['ordering']} ordering"
     return "\n".join([title, *(f"  {name:<13}{text}" for name, text in rows.items())])
 
 
-def _stage_text(s: dict[str, Any]) -> str:
+def _stage_source(s: dict[str, Any]) -> str:
     if s["repeating_from"] is None:
         return f"{s['stages']}, not eliminated one after the other: nothing repeats"
     last = s["repeating_from"] + s["repeating_stages"] - 1

@@ -30,12 +30,12 @@ def cache_folder() -> Path:
     return Path(base).expanduser() / "warpmpc" / __version__
 
 
-def load_module(name: str, key: str, make_text: Callable[[], str]) -> ModuleType:
-    """Module `name` whose content has the hash `key`; `make_text` is called if it is not cached."""
+def load_module(name: str, key: str, make_source: Callable[[], str]) -> ModuleType:
+    """Module `name` whose content hashes to `key`; `make_source` makes it unless it is cached."""
     path = cache_folder() / f"{name}_{key[:24]}.py"
     text = _read(path)
     if text is None:
-        text = _sealed(make_text())
+        text = _sealed(make_source())
         path = _write(path, text)
     return _import(f"warpmpc_generated_{name}_{key[:24]}", path, text)
 
@@ -48,13 +48,13 @@ def load_text(name: str, key: str, lost: str) -> str | None:
         key: Hash of what it belongs to.
         lost: What happens without it, for the warning about a damaged file.
     """
-    text = _read(_text_path(name, key), lost)
+    text = _read(_source_path(name, key), lost)
     return None if text is None else text.rpartition(_SEAL)[0]
 
 
 def store_text(name: str, key: str, text: str) -> None:
     """Stores a text for later processes, or warns if that is impossible."""
-    path = _text_path(name, key)
+    path = _source_path(name, key)
     try:
         _write_atomically(path, _sealed(text))
     except OSError as error:
@@ -64,7 +64,7 @@ def store_text(name: str, key: str, text: str) -> None:
         )
 
 
-def _text_path(name: str, key: str) -> Path:
+def _source_path(name: str, key: str) -> Path:
     return cache_folder() / f"{name}_{key[:24]}.txt"
 
 

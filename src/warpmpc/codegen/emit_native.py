@@ -73,7 +73,7 @@ def literal(number: float, dtype: str) -> str:
     return f"{rounded!s}{'f' if dtype == 'float32' else ''}"
 
 
-def struct_text(
+def struct_source(
     program: ScalarProgram, label: str, access: Access, dtype: str, length: int = CHUNK_LENGTH
 ) -> str:
     """Struct `label` with a function ``run``: base of each input and each output, table of rows."""
@@ -99,7 +99,7 @@ def struct_text(
     return "\n".join([*lines, "};"])
 
 
-def inline_text(
+def inline_source(
     program: ScalarProgram, dtype: str, read: Callable[[int, int], str]
 ) -> tuple[list[str], list[list[str]]]:
     """A whole program as statements inside another text, and what its outputs are called there.
@@ -178,12 +178,12 @@ class _Writer:
         lines += [self._of.operation(number) for number in range(chunk.begin, chunk.end)]
         lines += [f"carried[{slot}] = {names[value]};" for value, slot in chunk.writes]
         for j, element, value in chunk.outputs:
-            place = place_text(self._access.outputs[j][element])
+            place = place_source(self._access.outputs[j][element])
             lines.append(f"AT(out{j}, {place}) = {names[value]};")
         return lines
 
     def _read(self, i: int, element: int) -> str:
-        return f"GET(in{i}, {place_text(self._access.inputs[i][element])})"
+        return f"GET(in{i}, {place_source(self._access.inputs[i][element])})"
 
     def _rows(self, leaves: list[int], chunk: Chunk) -> list[str]:
         """Declares the entries of the table that a chunk needs."""
@@ -194,7 +194,7 @@ class _Writer:
         return [f"const int r{slot} = ROW({slot});" for slot in sorted(slots)]
 
 
-def place_text(place: Place) -> str:
+def place_source(place: Place) -> str:
     """The row at a place."""
     slot, offset = place
     return f"r{slot} + {offset}" if offset >= 0 else f"r{slot} - {-offset}"

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import warp as wp
 
 from warpmpc.codegen.cache import load_module
-from warpmpc.codegen.emit_native import Access, inline_text, place_text
+from warpmpc.codegen.emit_native import Access, inline_source, place_source
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.native.preamble import preamble
-from warpmpc.codegen.stage_functions import StagePlan, case_text
+from warpmpc.codegen.stage_functions import StagePlan, case_source
 
 _TYPES = {
     "real": "wp.array3d(dtype=wp.{dtype})",
@@ -96,7 +96,7 @@ def {name}(
 
 
 @dataclass(frozen=True)
-class FusedKernelText:
+class KernelSource:
     """What a module is made from.
 
     Attributes:
@@ -132,7 +132,7 @@ class FusedKernelText:
 
     def module(self) -> str:
         """Text of the module."""
-        cases = [f"{case_text(case)}." for plan in self.plans for case in plan.cases]
+        cases = [f"{case_source(case)}." for plan in self.plans for case in plan.cases]
         return self._text(self.key, "\n".join(cases))
 
     def kernel(self) -> wp.Kernel:
@@ -199,9 +199,9 @@ def inlined(
 
     def read(i: int, element: int) -> str:
         text = replaced.get(f"in{i}", f"GET(in{i}, {{place}})")
-        more = {"also": place_text(access.inputs[-1][element])} if "{also}" in text else {}
-        return text.format(place=place_text(access.inputs[i][element]), **more)
+        more = {"also": place_source(access.inputs[-1][element])} if "{also}" in text else {}
+        return text.format(place=place_source(access.inputs[i][element]), **more)
 
-    lines, names = inline_text(program, dtype, read)
+    lines, names = inline_source(program, dtype, read)
     slots = {slot for places in (*access.inputs, *access.outputs) for slot, _ in places}
     return [*(f"const int r{slot} = ROW({slot});" for slot in sorted(slots)), *lines], names

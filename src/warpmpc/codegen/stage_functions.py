@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from warpmpc.codegen import chunks, emit_native
-from warpmpc.codegen.emit_native import Access, Place, struct_text
+from warpmpc.codegen.emit_native import Access, Place, struct_source
 from warpmpc.codegen.ir import IntArray, ScalarProgram
 from warpmpc.codegen.native import preamble as native_preamble
 from warpmpc.codegen.native.preamble import preamble
@@ -228,7 +228,7 @@ switch (kind) {{
 }}"""
 
 
-def module_text(
+def module_source(
     name: str,
     plan: StagePlan,
     arrays: tuple[Sequence[str], Sequence[str]],
@@ -240,9 +240,9 @@ def module_text(
     bases = ", ".join(f"BASE({array})" for array in (*inputs, *outputs))
     structs, calls, cases = [], [], []
     for number, (case, access) in enumerate(zip(plan.cases, plan.accesses, strict=True)):
-        structs.append(struct_text(case.program, f"Case{number}", access, dtype))
+        structs.append(struct_source(case.program, f"Case{number}", access, dtype))
         calls.append(f"case {number}: Case{number}::run({bases}, rows); break;")
-        cases.append(f"Case{number} is {case_text(case)}.")
+        cases.append(f"Case{number} is {case_source(case)}.")
     body = _BODY.format(
         preamble=preamble(dtype),
         structs="\n\n".join(structs),
@@ -262,7 +262,7 @@ def module_text(
     )
 
 
-def case_text(case: StageCase) -> str:
+def case_source(case: StageCase) -> str:
     """For readers: the text itself does not depend on the stages."""
     stages, name = np.asarray(case.stages), case.program.name
     if stages.size == 1:

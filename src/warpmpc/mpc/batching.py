@@ -1,7 +1,7 @@
 """A function of tiles as a program of batches: differentiable, compiled per number of tiles.
 
 Reads: what one solve or step does with tiles ``[tiles, rows, 32]``, and its sensitivity.  Produces:
-`BatchProgram`, which takes batch-first arrays with any leading axes.  Batches are filled up to
+`BatchedCall`, which takes batch-first arrays with any leading axes.  Batches are filled up to
 whole tiles outside the compiled program, so that it serves all batches of as many tiles.
 """
 
@@ -49,7 +49,7 @@ class Sensitivity(Protocol):
         ...
 
 
-class BatchProgram:
+class BatchedCall:
     """One solve or step of a batch.
 
     Arrays that exist are filled up to whole tiles first, by copies of the last instance; a single

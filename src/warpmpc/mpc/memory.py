@@ -8,7 +8,7 @@ tests/sqp/test_sqp_memory.py.
 from __future__ import annotations
 
 from warpmpc.mpc.settings import SQPSettings
-from warpmpc.mpc.stage_evaluation import StagePrograms
+from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.qp.loops.kernels import KernelLoop
 from warpmpc.qp.qp_solver import QPSolver
 
@@ -16,7 +16,7 @@ from warpmpc.qp.qp_solver import QPSolver
 _SCALARS = 40
 
 
-def fused_values(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> int:
+def three_launch_values(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> int:
     """Numbers of one instance in three launches per iteration.
 
     The factors; then vectors of nodes: inverse pivots, cost and bounds, 1/rho, x with v and with y
@@ -31,12 +31,12 @@ def fused_values(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -
     return values + _others(programs, settings)
 
 
-def onchip_values(programs: StagePrograms, settings: SQPSettings) -> int:
+def onchip_values(programs: StageEvaluator, settings: SQPSettings) -> int:
     """Numbers of one instance in one launch: the start, which becomes the result, and a copy."""
     return 2 * result_values(programs) + _others(programs, settings)
 
 
-def unfused_values(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> int:
+def general_values(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> int:
     """Numbers of one instance where launches exchange whole QPs.
 
     Either the ADMM loop needs most, with the QP and the state beside it, or the trial points do.
@@ -51,7 +51,7 @@ def unfused_values(programs: StagePrograms, qp: QPSolver, settings: SQPSettings)
     return data + most + 2 * nodes + _others(programs, settings)
 
 
-def reverse_values(programs: StagePrograms, adjoint: int) -> int:
+def reverse_values(programs: StageEvaluator, adjoint: int) -> int:
     """Numbers of one instance on the way back.
 
     Args:
@@ -62,12 +62,12 @@ def reverse_values(programs: StagePrograms, adjoint: int) -> int:
     return adjoint + 3 * (problem.n_vars + problem.n_cons) + problem.n_params + _SCALARS
 
 
-def result_values(programs: StagePrograms) -> int:
+def result_values(programs: StageEvaluator) -> int:
     """Numbers of one solution."""
     return 2 * (programs.problem.n_vars + programs.problem.n_cons) + _SCALARS // 2
 
 
-def _others(programs: StagePrograms, settings: SQPSettings) -> int:
+def _others(programs: StageEvaluator, settings: SQPSettings) -> int:
     """Parameters, scalars, and what is recorded of every iteration."""
     recorded = _SCALARS // 2 * settings.max_iter if settings.record else 0
     return programs.problem.n_params + _SCALARS + recorded

@@ -21,7 +21,7 @@ from warpmpc.mpc.memory import reverse_values
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.general import regrouped
-from warpmpc.mpc.stage_evaluation import StagePrograms
+from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import MPCStatus, MPCWarmStart, Solution
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import QPData
@@ -41,7 +41,7 @@ def _float_bars(bars: Solution) -> Arrays:
 class StepSensitivity:
     """Back through one iteration."""
 
-    def __init__(self, programs: StagePrograms, qp: QPSolver):
+    def __init__(self, programs: StageEvaluator, qp: QPSolver):
         """Keeps the parts of the iteration."""
         self._programs, self._qp = programs, qp
 
@@ -82,7 +82,7 @@ class StepSensitivity:
 class SolveSensitivity:
     """Back through the optimality conditions at a solution."""
 
-    def __init__(self, programs: StagePrograms, qp: QPSolver, settings: SQPSettings):
+    def __init__(self, programs: StageEvaluator, qp: QPSolver, settings: SQPSettings):
         """Keeps the problem; the exact Hessian is built with the first derivative."""
         self._programs, self._qp, self._settings = programs, qp, settings
 
@@ -99,10 +99,10 @@ class SolveSensitivity:
         return reverse_values(self._programs, self._exact[1].values_per_instance)
 
     @cached_property
-    def _exact(self) -> tuple[StagePrograms, Sensitivity]:
+    def _exact(self) -> tuple[StageEvaluator, Sensitivity]:
         """Stage functions with the exact Hessian, and the sensitivity of QPs that have it."""
         rule = HessianRule(kind="exact", convexify="none")
-        programs = StagePrograms(self._programs.problem, rule, self._programs.dtype)
+        programs = StageEvaluator(self._programs.problem, rule, self._programs.dtype)
         return programs, self._qp.sensitivity_of(programs.assembly.P_pattern)
 
     def reverse(

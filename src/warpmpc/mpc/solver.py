@@ -24,16 +24,16 @@ from warpmpc.engines.runtime.sharding import check_divisible, everywhere, in_aut
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.tuning import Measured
 from warpmpc.mpc import torch_bridge
-from warpmpc.mpc.batching import BatchProgram, Sensitivity, is_sharded, release
+from warpmpc.mpc.batching import BatchedCall, Sensitivity, is_sharded, release
 from warpmpc.mpc.checks import as_device, as_problem, check_engine, checked_settings
-from warpmpc.mpc.memory import fused_values, onchip_values, result_values, unfused_values
+from warpmpc.mpc.memory import general_values, onchip_values, result_values, three_launch_values
 from warpmpc.mpc.parameters import ParameterPacker, Parameters, ParameterSplit, Params
 from warpmpc.mpc.sensitivity import SolveSensitivity, StepSensitivity
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
 from warpmpc.mpc.sqp.onchip import OnchipIteration, uses_onchip
-from warpmpc.mpc.sqp.three_launch import build_iteration, is_fused, refuse_fused
-from warpmpc.mpc.stage_evaluation import StagePrograms
+from warpmpc.mpc.sqp.three_launch import build_iteration, refuse_three_launches, uses_three_launches
+from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import History, MPCWarmStart, QPState, Solution, TrajectoryLayout
 from warpmpc.mpc.warm_start import Guess, Shift
 from warpmpc.problem.mpc_problem import MPCProblem
@@ -46,8 +46,8 @@ from warpmpc.qp.scaling import EQUALITY_TOLERANCE, RHO_MIN
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.symbolic.derivatives.hessian import HessianRule
 from warpmpc.symbolic.derivatives.host_qp import host_qp
-from warpmpc.symbolic.derivatives.light_variables import variable_weights, weak_variables
-from warpmpc.symbolic.derivatives.representative_kkt import typical_of
+from warpmpc.symbolic.derivatives.light_variables import find_light_variables, variable_weights
+from warpmpc.symbolic.derivatives.representative_kkt import representative_of
 from warpmpc.symbolic.derivatives.row_kinds import row_kinds
 from warpmpc.symbolic.pattern import SparsePattern
 
@@ -93,7 +93,7 @@ class MPCSolver:
         self.problem = as_problem(problem)
         check_engine(engine)
         self._device = as_device(device)
-        self.programs = StagePrograms(self.problem, self._rule(), self.dtype)
+        self.programs = StageEvaluator(self.problem, self._rule(), self.dtype)
         if not self.programs.assembly.A_pattern.nnz:
             raise ProblemError(
                 "No constraint of this problem depends on a variable; an MPC problem has dynamics. "
@@ -103,7 +103,7 @@ class MPCSolver:
         given = (self.programs, self.qp, self.settings)
         self._onchip = uses_onchip(engine, *given, free=staged is None)
         self.engine = "onchip" if self._onchip else self.qp.engine
-        refuse_fused(*given)
+        refuse_three_launches(*given)
         self._iterations: dict[ParameterSplit, SQPIteration] = {}
         self._pack = ParameterPacker(self.problem, self.dtype)
         guess = Guess(self.problem, self.dtype)
@@ -132,7 +132,7 @@ class MPCSolver:
         soft, qp = at.soft_rows, self.settings.qp_settings(self.dtype)
         rho = (qp.rho, qp.rho * qp.rho_equality)
         weights = variable_weights(at, problem.defaults, rho)
-        weak = weak_variables(at, weights, qp.sigma)
+        light = find_light_variables(at, weights, qp.sigma)
         grows = qp.scaling > 0 or qp.adaptive_rho_every > 0
         return QPSolver(
             _scipy(at.P_pattern),
@@ -144,8 +144,10 @@ class MPCSolver:
             stages=stages if has_stages else None,
             staged=staged,
             soft_rows=soft if soft.size else None,
-            light=weak[0],
-            typical=typical_of(at, (*rho, RHO_MIN), qp.sigma, weights, weak[1:], grows=grows),
+            light=light[0],
+            representative=representative_of(
+                at, (*rho, RHO_MIN), qp.sigma, weights, light[1:], grows=grows
+            ),
         )
 
     def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -172,10 +174,12 @@ class MPCSolver:
         given = (self.programs, self.qp, self.settings)
         if self._onchip:
             return onchip_values(self.programs, self.settings)
-        return fused_values(*given) if is_fused(*given) else unfused_values(*given)
+        return (
+            three_launch_values(*given) if uses_three_launches(*given) else general_values(*given)
+        )
 
-    def _program(self, function: Callable[..., Any], sensitivity: Sensitivity) -> BatchProgram:
-        return BatchProgram(
+    def _program(self, function: Callable[..., Any], sensitivity: Sensitivity) -> BatchedCall:
+        return BatchedCall(
             function,
             sensitivity,
             self._read,
@@ -216,7 +220,7 @@ class MPCSolver:
         """
         if self._onchip:
             raise SettingsError('Nothing to tune: engine="onchip" has one shape.')
-        fused = is_fused(self.programs, self.qp, self.settings)
+        fused = uses_three_launches(self.programs, self.qp, self.settings)
         kinds = row_kinds(self.problem, EQUALITY_TOLERANCE) if fused else ()
         found = tune_loop(self.qp.loop, batch, kinds)
         for program in (self._solve, self._step):

@@ -1,6 +1,6 @@
 """The stage functions of a problem as kernels over all stages and tiles.
 
-Reads: an `MPCProblem` and a `HessianRule`.  Produces: `StagePrograms`: the QP at a point, cost and
+Reads: an `MPCProblem` and a `HessianRule`.  Produces: `StageEvaluator`: the QP at a point, cost and
 violation, and the way of cotangents back to variables and parameters.  All arrays are tiles
 ``[tiles, rows, 32]``; each call is one launch.
 """
@@ -50,7 +50,7 @@ class Evaluation:
     worst: jax.Array
 
 
-class StagePrograms:
+class StageEvaluator:
     """Kernels of one problem; each is built with its first use."""
 
     def __init__(
@@ -77,9 +77,9 @@ class StagePrograms:
         self.assembly = Assembly(problem, self.models)
         self._projection = BlockProjection(self.assembly)
         self._split = split
-        self._of_splits: dict[ParameterSplit, StagePrograms] = {}
+        self._of_splits: dict[ParameterSplit, StageEvaluator] = {}
 
-    def for_split(self, split: ParameterSplit) -> StagePrograms:
+    def for_split(self, split: ParameterSplit) -> StageEvaluator:
         """The same for parameters of which some are common; one object per split."""
         if not split.common.size:
             return self
@@ -91,7 +91,7 @@ class StagePrograms:
             ]
             given = (self.problem, self.rule, self.dtype, split, models)
             with jax.ensure_compile_time_eval():  # constants outlive the program being traced
-                self._of_splits[split] = StagePrograms(*given)
+                self._of_splits[split] = StageEvaluator(*given)
         return self._of_splits[split]
 
     @property

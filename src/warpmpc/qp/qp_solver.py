@@ -45,7 +45,7 @@ from warpmpc.qp.soft import Penalties, Projection, SoftRows
 from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.termination import initial_status
 from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
-from warpmpc.symbolic.float32_accuracy import TypicalSystem
+from warpmpc.symbolic.float32_accuracy import RepresentativeSystem
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
 
@@ -73,7 +73,7 @@ class QPSolver:
         staged: StagedSettings | None = None,
         soft_rows: Sequence[int] | np.ndarray | None = None,
         light: Sequence[int] | np.ndarray | None = None,
-        typical: TypicalSystem | None = None,
+        representative: RepresentativeSystem | None = None,
     ):
         """Analyses the patterns; nothing is compiled yet.
 
@@ -96,8 +96,8 @@ class QPSolver:
             light: Variables whose diagonal entry of P is stored but will be small against the
                 squares of their column of A times rho.  In float32 they should not be eliminated
                 early; those without a stored entry are known anyway.
-            typical: Representative numbers of K: the staged engine tries on them which order of
-                elimination fills least and is accurate in float32.
+            representative: Representative values of K: the staged engine tries on them which order
+                of elimination fills least and is accurate in float32.
         """
         self.settings, self.dtype = settings or ADMMSettings(), check_dtype(dtype)
         check_kind("settings", self.settings, ADMMSettings)
@@ -121,8 +121,8 @@ class QPSolver:
         self._soft = SoftRows(soft, self._A.n_rows) if soft.size else None
         sigma = self.settings.sigma
         light = check_light(light, self.n_vars)
-        check_kind("typical", typical, TypicalSystem)
-        given = (kkt, P_entries, self._matrices, sigma, self.dtype, soft, light, typical)
+        check_kind("representative", representative, RepresentativeSystem)
+        given = (kkt, P_entries, self._matrices, sigma, self.dtype, soft, light, representative)
         self.system = KKTSystem(*given)
         if self._n_spare and stages is not None:
             stages = [*stages, *list(stages)[: self._n_spare]]
@@ -215,7 +215,7 @@ class QPSolver:
             kkt=build_kkt(P, self._A),
             P_entries=entries,
             matrices=matrices,
-            typical=None,  # of another pattern
+            representative=None,  # of another pattern
         )
         return self._sensitivity(system, P)
 

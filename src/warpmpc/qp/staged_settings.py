@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -16,7 +17,8 @@ class StagedSettings:
     """How the kernels of the staged engine are generated and launched; None: chosen by a model.
 
     Attributes:
-        code: "unrolled" (straight-line code per stage) or "rolled" (tables; any size of stage).
+        code: "unrolled" (straight-line code per stage) or "panels" (the panel engine, which works
+            from tables and takes stages of any size).  "rolled" is its former name.
         registers: Most registers per thread of the ADMM loop.
         block: Threads per block of the loop and of the factorisation.
         prefetch: Whether a warp asks the L2 cache for the next stage ahead of time.
@@ -26,7 +28,7 @@ class StagedSettings:
             model.
     """
 
-    code: Literal["unrolled", "rolled"] | None = None
+    code: Literal["unrolled", "panels", "rolled"] | None = None
     registers: int | None = None
     block: int | None = None
     prefetch: bool | None = None
@@ -36,10 +38,13 @@ class StagedSettings:
 
     def __post_init__(self) -> None:
         """Checks ranges."""
+        if self.code == "rolled":
+            warnings.warn('code="rolled" is now called "panels".', DeprecationWarning, stacklevel=3)
+            object.__setattr__(self, "code", "panels")
         if not (self.code is None or isinstance(self.code, str)) or (
-            self.code not in (None, "unrolled", "rolled")
+            self.code not in (None, "unrolled", "panels")
         ):
-            raise SettingsError(f'code must be "unrolled", "rolled" or None, got {self.code!r}.')
+            raise SettingsError(f'code must be "unrolled", "panels" or None, got {self.code!r}.')
         ranges = (("registers", 24, 255, 1), ("block", LANES, 1024, LANES), ("sides", 1, 2, 1))
         for name, least, most, step in ranges:
             value = getattr(self, name)
@@ -68,10 +73,10 @@ class StagedSettings:
         return {name: value for name, value in given.items() if value is not None}
 
     def refuse_unrolled_only(self) -> None:
-        """Rolled code has one launch shape: what would be ignored raises."""
+        """The panel engine has one launch shape: settings that it would ignore raise."""
         given = [*self.shape, *(["tune"] if self.tune is not None else [])]
         if given:
             raise SettingsError(
-                f"Rolled code has no choice of {', '.join(given)}; leave them None or use "
+                f"Panels have no choice of {', '.join(given)}; leave them None or use "
                 'code="unrolled".'
             )

@@ -1,7 +1,7 @@
 """How many digits float32 keeps in an elimination: tried on the host with representative numbers.
 
-Reads: an elimination, and numbers of a typical QP.  Produces: the error of one solve.  Pivots are
-taken in the given order, as kernels do.
+Reads: an elimination, and values of a representative QP.  Produces: the error of one solve.
+Pivots are taken in the given order, as kernels do.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _N_SIDES = 4  # right-hand sides of a trial
 
 
 @dataclass(frozen=True, eq=False)
-class TypicalSystem:
-    """K of a typical instance, and right-hand sides that are not.
+class RepresentativeSystem:
+    """K of a representative instance, and right-hand sides that are not.
 
     That of an instance hides errors: it may have nothing of what rounding adds.
 
     Attributes:
         kkt: Pattern of K.
         values: Of the upper triangle of K, in the order of its pattern.
-        fewer_weak: Sets of variables that may wait for their rows, in place of all weak ones.
+        fewer_light: Sets of variables that may wait for their rows, in place of all light ones.
     """
 
     kkt: KKTPattern
     values: np.ndarray
-    fewer_weak: Sequence[IntArray] = ()
+    fewer_light: Sequence[IntArray] = ()
 
     @cached_property
     def _sides(self) -> np.ndarray:
@@ -73,28 +73,28 @@ class TypicalSystem:
         return float(error) if np.isfinite(error) else np.inf
 
 
-def typical_system(
+def representative_system(
     kkt: KKTPattern,
     qp: HostQP,
     rho: np.ndarray,
     sigma: float,
-    fewer_weak: Sequence[IntArray] = (),
-) -> TypicalSystem:
-    """K of a typical QP.
+    fewer_light: Sequence[IntArray] = (),
+) -> RepresentativeSystem:
+    """K of a representative QP.
 
     Args:
         kkt: Pattern of K.
         qp: Numbers at a representative point; of P its upper triangle.
         rho: Of each row.
         sigma: Regularisation of the Hessian.
-        fewer_weak: Of `TypicalSystem`.
+        fewer_light: Of `RepresentativeSystem`.
     """
     values = np.zeros(kkt.K_pattern.nnz)
     values[kkt.P_to_K] = qp.P
     values[kkt.A_to_K] = qp.A
     values[kkt.sigma_to_K] += sigma
     values[kkt.rho_to_K] = -1 / rho
-    return TypicalSystem(kkt, values, fewer_weak)
+    return RepresentativeSystem(kkt, values, fewer_light)
 
 
 def _narrow(parent: IntArray) -> IntArray:

@@ -2,7 +2,7 @@
 
 A variable without a weight of its own has sigma (1e-6) on the diagonal.  Taken as a pivot before
 any row that holds it, it divides by sigma what later has to cancel: five of the seven digits of
-float32 are lost.  After such a row its pivot is sigma + rho a^2.  So weak variables wait for their
+float32 are lost.  After such a row its pivot is sigma + rho a^2.  So light variables wait for their
 rows; rows of simple bounds do not count, they may be free.
 """
 
@@ -17,28 +17,28 @@ from warpmpc.symbolic.ordering import amd, stagewise
 from warpmpc.symbolic.pattern import IntArray, SparsePattern
 
 
-def safe_stagewise(kkt: KKTPattern, stages: IntArray, weak: IntArray) -> IntArray:
-    """Stages in ascending order; inside a stage weak variables wait for all rows that hold them."""
+def safe_stagewise(kkt: KKTPattern, stages: IntArray, light: IntArray) -> IntArray:
+    """Stages in ascending order; inside a stage, light variables wait for all their rows."""
     rows, holds = holding_rows(kkt)
     after: dict[int, set[int]] = {}
     for i, j in zip(*holds.nonzero(), strict=True):
         after.setdefault(int(j), set()).add(int(rows[i]))
-    waiting = {variable: after[variable] for variable in weak.tolist() if variable in after}
+    waiting = {variable: after[variable] for variable in light.tolist() if variable in after}
     return stagewise(kkt.K_pattern, stages, waiting)
 
 
-def safe_amd(kkt: KKTPattern, weak: IntArray) -> IntArray:
-    """AMD in which every weak variable follows right behind a row that holds it.
+def safe_amd(kkt: KKTPattern, light: IntArray) -> IntArray:
+    """AMD in which every light variable follows right behind a row that holds it.
 
     Pairs of a largest matching are one node for AMD, and are eliminated row first.
     """
     K = kkt.K_pattern
     rows, holds = holding_rows(kkt)
     group = np.arange(K.n_cols)
-    if weak.size and rows.size:
-        partner = maximum_bipartite_matching(sp.csr_matrix(holds[:, weak]), perm_type="row")
+    if light.size and rows.size:
+        partner = maximum_bipartite_matching(sp.csr_matrix(holds[:, light]), perm_type="row")
         paired = partner >= 0
-        group[rows[partner[paired]]] = weak[paired]
+        group[rows[partner[paired]]] = light[paired]
     _, node = np.unique(group, return_inverse=True)
     ends = np.sort(np.stack([node[K.row_idx], node[K.col_idx]]), axis=0)
     rows, cols = np.unique(ends, axis=1)

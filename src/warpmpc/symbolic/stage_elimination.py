@@ -1,11 +1,11 @@
 """A stage-wise elimination as a short list of stage templates, each repeated over a run of stages.
 
-Reads: the KKT pattern and stage labels.  Produces: `StageProgram`, from which code for one
+Reads: the KKT pattern and stage labels.  Produces: `StageElimination`, from which code for one
 stage is generated and looped over a run.  Stages are eliminated in ascending or in descending order
 of their labels, whichever fills less (one chain), or from both ends to the middle (two chains, see
 `symbolic.stage_sides`).
 
-Program order: nodes in elimination order; entries of L column by column, first those inside the
+Storage order: nodes in elimination order; entries of L column by column, first those inside the
 stage, then those that reach the next stage; values of K column by column, the diagonal first.
 """
 
@@ -18,13 +18,13 @@ import numpy as np
 
 from warpmpc._errors import PatternError
 from warpmpc.symbolic.elimination import Elimination, eliminate
-from warpmpc.symbolic.float32_accuracy import TypicalSystem
+from warpmpc.symbolic.float32_accuracy import RepresentativeSystem
 from warpmpc.symbolic.float32_ordering import safe_stagewise
 from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.stage_blocks import find_stage_blocks
 from warpmpc.symbolic.stage_sides import StageOrder, one_sided_orders, two_sided_orders
-from warpmpc.symbolic.storage_order import Program
+from warpmpc.symbolic.storage_order import StoredElimination
 
 Pair = tuple[int, int]
 # Of a solve in float32.  Orders that control well have less than 1e-5, others more than 1e-4.
@@ -107,7 +107,7 @@ Chain = tuple[StageRun, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class StageProgram(Program):
+class StageElimination(StoredElimination):
     """The whole elimination in program order.
 
     Attributes:
@@ -151,38 +151,47 @@ class StageProgram(Program):
         return sum(run.template.multiply_adds + 2 * run.template.n_L for run in self.runs)
 
 
-def build_stage_program(
-    kkt: KKTPattern, stages: IntArray, weak: IntArray, typical: TypicalSystem | None = None
-) -> StageProgram:
+def build_stage_elimination(
+    kkt: KKTPattern,
+    stages: IntArray,
+    light: IntArray,
+    representative: RepresentativeSystem | None = None,
+) -> StageElimination:
     """Orders by stages in the better direction and finds the templates.
 
     Args:
         kkt: Pattern of K.
         stages: Stage of each variable, then of each row; rows and cost may couple a stage with
             the next one only.
-        weak: Variables without a weight of their own; see `safe_ordering`.
-        typical: Numbers of K: not all weak variables wait if float32 does not need it.
+        light: Variables without a weight of their own; see `safe_ordering`.
+        representative: Numbers of K: not all light variables wait if float32 does not need it.
     """
-    return _best(kkt, one_sided_orders(stages), weak, typical)
+    return _best(kkt, one_sided_orders(stages), light, representative)
 
 
-def build_two_sided_program(
-    kkt: KKTPattern, stages: IntArray, weak: IntArray, typical: TypicalSystem | None = None
-) -> StageProgram:
+def build_two_sided_elimination(
+    kkt: KKTPattern,
+    stages: IntArray,
+    light: IntArray,
+    representative: RepresentativeSystem | None = None,
+) -> StageElimination:
     """Orders by stages from both ends to the middle: two chains.
 
     Args:
         kkt: Pattern of K.
-        stages: As in `build_stage_program`.
-        weak: Likewise.
-        typical: Likewise.
+        stages: As in `build_stage_elimination`.
+        light: Likewise.
+        representative: Likewise.
     """
-    return _best(kkt, two_sided_orders(kkt, stages), weak, typical)
+    return _best(kkt, two_sided_orders(kkt, stages), light, representative)
 
 
 def _best(
-    kkt: KKTPattern, orders: list[StageOrder], weak: IntArray, typical: TypicalSystem | None
-) -> StageProgram:
+    kkt: KKTPattern,
+    orders: list[StageOrder],
+    light: IntArray,
+    representative: RepresentativeSystem | None,
+) -> StageElimination:
     """The program with least fill, of the orders that couple neighbours only and are accurate."""
     fitting = [order for order in orders if order.couples_neighbours(kkt)]
     if not fitting:
@@ -190,14 +199,16 @@ def _best(
             "The stages couple beyond their neighbours: some row or cost term joins stages more "
             'than one apart.  Check `stages`, or use engine="sparse", which takes any pattern.'
         )
-    waiting = [weak] if typical is None else [weak, *typical.fewer_weak]
+    waiting = [light] if representative is None else [light, *representative.fewer_light]
     found = [
         (eliminate(kkt.K_pattern, safe_stagewise(kkt, order.positions, some)), order)
         for some in waiting
         for order in fitting
     ]
     safe = found[: len(fitting)]
-    elimination, order = _accurate(found, safe, typical) if typical else min(safe, key=_weighted)
+    elimination, order = (
+        _accurate(found, safe, representative) if representative else min(safe, key=_weighted)
+    )
     return _program(elimination, order, kkt.n_vars)
 
 
@@ -208,13 +219,13 @@ def _weighted(candidate: tuple[Elimination, StageOrder]) -> float:
 def _accurate(
     found: list[tuple[Elimination, StageOrder]],
     safe: list[tuple[Elimination, StageOrder]],
-    typical: TypicalSystem,
+    representative: RepresentativeSystem,
 ) -> tuple[Elimination, StageOrder]:
     """The least fill that float32 bears; else with nearly the least error, else that is safe."""
     errors: list[float] = []
     by_fill = sorted(found, key=_weighted)  # of equal fill, the one where more variables wait
     for candidate in by_fill:
-        errors.append(typical.error(candidate[0]))
+        errors.append(representative.error(candidate[0]))
         if errors[-1] < _LARGEST_ERROR:
             return candidate
     least = min(errors)
@@ -223,7 +234,7 @@ def _accurate(
     return by_fill[next(i for i, error in enumerate(errors) if error <= _NEARLY_LEAST * least)]
 
 
-def _program(elimination: Elimination, order: StageOrder, n_vars: int) -> StageProgram:
+def _program(elimination: Elimination, order: StageOrder, n_vars: int) -> StageElimination:
     first, split = find_stage_blocks(elimination, order.positions).first, order.split
     slots = _slots(elimination, first, split)
     L_order, columns = _columns(elimination, first, split, slots)
@@ -251,7 +262,7 @@ def _program(elimination: Elimination, order: StageOrder, n_vars: int) -> StageP
         else:
             runs.append(StageRun(template, 1, begin, int(ptr[begin]), int(K_ptr[begin])))
     at = sum(run.node < first[split] for run in runs)
-    return StageProgram(
+    return StageElimination(
         elimination=elimination,
         K_order=np.concatenate(K_order).astype(np.int32),
         chains=(tuple(runs[:at]), tuple(runs[at:])) if split else (tuple(runs),),

@@ -1,4 +1,4 @@
-"""Program order: how a loop over an elimination keeps its nodes and the values of K.
+"""Storage order: how a loop over an elimination keeps its nodes and the values of K.
 
 Nodes stand in elimination order, so that a kernel walks memory forward and backward.
 """
@@ -15,7 +15,7 @@ from warpmpc.symbolic.pattern import IntArray
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class StoredElimination:
     """An elimination and the order in which its numbers are kept.
 
     Attributes:
@@ -67,7 +67,7 @@ class Program:
         )
 
 
-def product_terms(program: Program, n_vars: int) -> tuple[IntArray, IntArray]:
+def product_terms(program: StoredElimination, n_vars: int) -> tuple[IntArray, IntArray]:
     """Tables for products with P, A and A' from the values of K in program order.
 
     Returns:

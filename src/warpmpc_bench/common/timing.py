@@ -77,7 +77,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Program:
+class CompiledProgram:
     """A compiled JAX function.
 
     Attributes:
@@ -96,7 +96,9 @@ class Program:
     peak_bytes: int | None = None
 
 
-def build(function: Callable[..., Any], *args: Any, donated: bool = False) -> tuple[Program, Any]:
+def build(
+    function: Callable[..., Any], *args: Any, donated: bool = False
+) -> tuple[CompiledProgram, Any]:
     """Compiles a function for these arguments and calls it once; returns its result, too.
 
     Args:
@@ -114,7 +116,7 @@ def build(function: Callable[..., Any], *args: Any, donated: bool = False) -> tu
     peak = allocator_peak_bytes()
     raised = before is not None and peak is not None and peak > before
     memory = (_memory_bytes(compiled), ready - start, peak if raised else None)
-    return Program(compiled, seconds, *memory), result
+    return CompiledProgram(compiled, seconds, *memory), result
 
 
 def _memory_bytes(compiled: Any) -> int | None:

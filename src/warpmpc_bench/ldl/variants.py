@@ -15,7 +15,7 @@ from warpmpc.engines.runtime.tiles import to_tiles
 from warpmpc.qp.ldl_solver import LDLSolver
 from warpmpc.qp.linear_solvers.base import LDLSettings
 from warpmpc.systems.patterns import ldl_benchmark
-from warpmpc_bench.common.timing import Measured, Program, build, measure
+from warpmpc_bench.common.timing import CompiledProgram, Measured, build, measure
 from warpmpc_bench.ldl.case import Case
 
 
@@ -87,7 +87,7 @@ def measure_solver(solver: LDLSolver, ordering: str, case: Case, repeats: int) -
 
 
 def _memory(
-    factor: Program, solve: Program, case: Case, storage_bytes: int
+    factor: CompiledProgram, solve: CompiledProgram, case: Case, storage_bytes: int
 ) -> dict[str, int] | None:
     """Peak over both steps; K and the right-hand sides stay on the device throughout."""
     if factor.memory_bytes is None or solve.memory_bytes is None:

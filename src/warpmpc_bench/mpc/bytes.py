@@ -11,7 +11,7 @@ from warpmpc.mpc.solver import MPCSolver
 from warpmpc.qp.loops.kernels import KernelLoop
 from warpmpc.qp.scaling import EQUALITY_TOLERANCE
 from warpmpc.symbolic.derivatives.row_kinds import RowKind, row_kinds
-from warpmpc.symbolic.storage_order import Program
+from warpmpc.symbolic.storage_order import StoredElimination
 
 
 def counted_bytes(solver: MPCSolver) -> dict[str, int]:
@@ -68,14 +68,14 @@ def n_bounds(solver: MPCSolver) -> int:
     return sum(1 if kind in one else 2 for kind in kinds)
 
 
-def program_of(solver: MPCSolver) -> Program:
+def program_of(solver: MPCSolver) -> StoredElimination:
     """The elimination that the kernels of a solver run."""
     if not isinstance(solver.qp.loop, KernelLoop):
         raise TypeError(f"Engine {solver.engine!r} does not stream a factor.")
     return solver.qp.loop.program
 
 
-def n_leaves(program: Program, n_vars: int) -> int:
+def n_leaves(program: StoredElimination, n_vars: int) -> int:
     """Rows of A that nothing has changed when their turn comes: their row of L is empty."""
     elimination = program.elimination
     untouched = np.setdiff1d(np.arange(elimination.n), elimination.L_pattern.row_idx)

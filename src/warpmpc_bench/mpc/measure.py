@@ -14,7 +14,7 @@ import numpy as np
 from warpmpc.engines.runtime.loading import empty_caches
 from warpmpc_bench.common.checking import spread
 from warpmpc_bench.common.record import Row
-from warpmpc_bench.common.timing import Measured, Program, build, measure
+from warpmpc_bench.common.timing import CompiledProgram, Measured, build, measure
 from warpmpc_bench.mpc.accuracy import judge
 from warpmpc_bench.mpc.bytes import counted_bytes, onchip_bytes, program_of
 from warpmpc_bench.mpc.latency import latency
@@ -119,7 +119,7 @@ def measure_variant(
 class _Timed:
     """Calls a program and keeps the controls of the last call."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: CompiledProgram):
         """Nothing is called yet."""
         self._program, self.u = program, None
 
@@ -129,7 +129,7 @@ class _Timed:
         return loop
 
 
-def _compile_times(built: Built, program: Program, *, first: bool, cold: bool) -> Row:
+def _compile_times(built: Built, program: CompiledProgram, *, first: bool, cold: bool) -> Row:
     """Seconds until the first result, by part.
 
     Later rows of a process find the kernels of earlier ones: "first" says whether this is the first
@@ -166,7 +166,7 @@ def profiled_steps(steps: int, step_s: float) -> int:
     return max(PROFILED_STEPS, min(math.ceil(PROFILED_S / step_s), steps // 8))
 
 
-def _phases(built: Built, whole: Program, case: MPCCase, loop: MeasuredLoop) -> Row:
+def _phases(built: Built, whole: CompiledProgram, case: MPCCase, loop: MeasuredLoop) -> Row:
     """Phases of the whole loop if it is short, otherwise of some steps in its middle.
 
     At its end systems are at rest, where rounding decides how long line searches take.
@@ -191,7 +191,7 @@ def _cycles(built: Built, state: tuple[Any, ...]) -> dict[str, float] | None:
     return built.solver.phase_cycles(*state) if built.solver.engine == "onchip" else None
 
 
-def _memory(program: Program, built: Built, case: MPCCase) -> dict[str, int | None] | None:
+def _memory(program: CompiledProgram, built: Built, case: MPCCase) -> dict[str, int | None] | None:
     """By XLA's account; the data themselves are parameters, trajectories, QP states and factors.
 
     "run_peak_bytes" is the allocator's word on the first run, with all that lives beside it.

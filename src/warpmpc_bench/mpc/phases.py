@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 
 from warpmpc_bench.common.record import Row
-from warpmpc_bench.common.timing import Program
+from warpmpc_bench.common.timing import CompiledProgram
 
 # Phase of a kernel: the first one of which a part is in the kernel's name.  What matches nothing is
 # XLA's own: layout, products, the simulated system.
@@ -49,7 +49,7 @@ def phase_of(kernel: str) -> str:
     return REST
 
 
-def measure_phases(program: Program, args: Sequence[Any], iterations: int) -> Row:
+def measure_phases(program: CompiledProgram, args: Sequence[Any], iterations: int) -> Row:
     """Runs a program once more under the profiler.
 
     Args:
@@ -186,7 +186,7 @@ def _is_ours(kernel: str) -> bool:
     return phase_of(kernel) != REST or kernel == ONCHIP
 
 
-def _trace(program: Program, args: Sequence[Any]) -> tuple[Any, float]:
+def _trace(program: CompiledProgram, args: Sequence[Any]) -> tuple[Any, float]:
     """A trace of one call, and the seconds of the call."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # its events are many, and slow the host down

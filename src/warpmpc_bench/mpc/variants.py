@@ -48,7 +48,7 @@ VARIANTS: dict[str, Variant] = {
     "staged": Variant("streams the factor, three launches", "engine", {"engine": "staged"}),
     "onchip": Variant("one launch per solve, one warp per problem", "engine", {"engine": "onchip"}),
     "sparse": Variant("table-driven LDL', no stages", "engine", {"engine": "sparse"}),
-    "rolled": _staged("tables instead of unrolled stages", "code", code="rolled"),
+    "panels": _staged("tables instead of unrolled stages", "code", code="panels"),
     "unfused": Variant(
         "one launch per function", "fusion", {"engine": "staged"}, settings={"fused": False}
     ),

@@ -7,7 +7,7 @@ from mpc_cases import pendulum
 from onchip_cases import crane, limits, masses, memory_of
 from sqp_cases import soft_arm
 
-from warpmpc.engines.onchip.lane_source import KEPT, LaneText
+from warpmpc.engines.onchip.lane_source import KEPT, LaneSource
 from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.engines.onchip.residual_source import LaneResiduals
 from warpmpc.systems import cartpole
@@ -27,7 +27,7 @@ def memory(request) -> LaneMemory:
 
 
 def whole(memory: LaneMemory, dtype: str = "float64") -> str:
-    text = LaneText(memory, dtype)
+    text = LaneSource(memory, dtype)
     return "\n".join([*text.elimination(), *text.iteration()])
 
 
@@ -36,7 +36,7 @@ def test_the_same_text_every_time(memory):
 
 
 def test_nothing_is_kept_beyond_what_is_declared(memory):
-    counts = LaneText(memory, "float64").counts
+    counts = LaneSource(memory, "float64").counts
     assert list(counts) == list(KEPT)
     for name, index in {(n, int(i)) for i, n in re.findall(r"KEEP\((\d+), (\w+)\)", whole(memory))}:
         assert index < counts[name]
@@ -49,7 +49,7 @@ def test_rows_lie_inside_their_sections(memory):
 
 def test_what_is_saved_is_loaded(memory):
     """Entries of L, pivots and couplings: saved once, on either kind of device, and taken back."""
-    text = LaneText(memory, "float64")
+    text = LaneSource(memory, "float64")
     eliminated = "\n".join(text.elimination())
     loaded = re.findall(r"LOAD\((\d+), (\w+)\)", "\n".join(text.loaded()))
     assert len(set(loaded)) == len(loaded)
@@ -70,7 +70,7 @@ def test_what_is_saved_is_loaded(memory):
 
 
 def test_the_factor_is_read_in_both_solves(memory):
-    text, n_L = LaneText(memory, "float64"), memory.elimination.n_L
+    text, n_L = LaneSource(memory, "float64"), memory.elimination.n_L
     read = re.findall(r"KEEP\((\d+), l\) \*", "\n".join(text.iteration()))
     times = 2 if text.folds else 4  # forward and backward
     assert {int(i): read.count(i) for i in set(read)} == dict.fromkeys(range(n_L), times)
@@ -78,7 +78,7 @@ def test_the_factor_is_read_in_both_solves(memory):
 
 def test_counts_are_those_of_the_text(memory):
     """Multiplications and additions of the solves and the reduction, as often as they run."""
-    text = LaneText(memory, "float64")
+    text = LaneSource(memory, "float64")
     counts, size = text.counts, memory.n_separators
     assert counts["l"] == memory.elimination.n_L
     solves = 2 * (2 * counts["l"] + memory.n_interior) + 2 * counts["e"]
@@ -99,7 +99,7 @@ def test_text_does_not_depend_on_the_horizon_beyond_stages_per_lane():
 def test_constants_are_numbers_of_the_text():
     """Entries of linear dynamics are neither kept nor read, but where the last lane has none."""
     m = memory_of(masses())
-    text = LaneText(m, "float32")
+    text = LaneSource(m, "float32")
     assert text.counted_values()["couplings"] < text.counts["e"]
     assert re.search(r"= -?0\.2\d*f", whole(m, "float32"))
     assert not set(m.literals) & set(m.entries)
@@ -107,7 +107,7 @@ def test_constants_are_numbers_of_the_text():
 
 def test_long_loops_are_folded(memory):
     """What is long is written once and runs twice; a short text has no loop around its solves."""
-    text = LaneText(memory, "float64")
+    text = LaneSource(memory, "float64")
     lines = text.iteration()
     assert text.folds == any("half < 2" in line for line in lines)
     levels = sum("FROM_BEFORE(0, before, s" in line for line in lines)
@@ -121,7 +121,7 @@ def test_blocks_in_registers(blocks):
     memory = memory_of(pendulum(40))
     kept, size = memory.keeping(blocks), memory.n_separators
     assert kept.sections["W"].count <= memory.sections["W"].count
-    text = LaneText(kept, "float64")
+    text = LaneSource(kept, "float64")
     lines = "\n".join(text.iteration())
     count = blocks * size**2
     assert text.counts["u"] == text.counted_values()["reduction"] == count
@@ -136,7 +136,7 @@ def test_blocks_in_registers(blocks):
 def test_rows_of_known_kind_read_neither_rho_nor_a_second_bound():
     assert "RHO_ROWS" not in whole(memory_of(pendulum(5)))
     assert "RHO_ROWS" in whole(memory_of(limits(5)))
-    text = LaneText(memory_of(limits(5)), "float64")
+    text = LaneSource(memory_of(limits(5)), "float64")
     m = memory_of(limits(5))
     lower = [n for n in m.rows if n not in m.upper]
     assert all("hi" not in text.bounds(n) for n in lower)
@@ -145,7 +145,7 @@ def test_rows_of_known_kind_read_neither_rho_nor_a_second_bound():
 def test_soft_rows_are_no_equalities():
     """As in other engines: rho of an equality would pull them back to their bounds."""
     m = memory_of(soft_arm(5))
-    text = LaneText(m, "float64")
+    text = LaneSource(m, "float64")
     soft = [n for n in m.rows if m.layout.row_slot(n).soft]
     assert {m.layout.row_slot(n).kind.name for n in soft} >= {"BOTH", "EQUALITY"}
     assert {text.inverse_rho(n) for n in soft} == {"R_ROW"}

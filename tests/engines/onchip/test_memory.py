@@ -7,7 +7,7 @@ from lane_memory_cases import filled
 from mpc_cases import WholeProblem
 from onchip_cases import LAYOUTS, positions
 
-from warpmpc.engines.onchip.lane_source import LaneText
+from warpmpc.engines.onchip.lane_source import LaneSource
 from warpmpc.engines.onchip.lanes import LANES, Node
 from warpmpc.engines.onchip.memory import Section
 from warpmpc.symbolic.derivatives.row_kinds import RowKind
@@ -154,7 +154,7 @@ def test_penalties_of_soft_rows():
 def test_rho_of_rows_whose_kind_is_known():
     m = filled("pendulum_31").m
     assert not m.rho
-    text = LaneText(m, "float64")
+    text = LaneSource(m, "float64")
     assert {text.inverse_rho(node) for node in m.rows} == {"R_ROW", "R_EQUAL"}
     unknown = filled("limits").m
     assert len(unknown.rho) == sum(

@@ -7,7 +7,7 @@ import pytest
 from lane_memory_cases import Filled, filled
 from onchip_cases import LAYOUTS
 
-from warpmpc.engines.onchip.lane_source import KEPT, LaneText
+from warpmpc.engines.onchip.lane_source import KEPT, LaneSource
 from warpmpc.engines.onchip.lanes import LANES
 from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.engines.onchip.residual_source import LaneResiduals
@@ -110,7 +110,7 @@ def test_all_of_K_is_saved_once(name):
     m = filled(name).m
     varying = {(a, b) for _, a, b in m.layout.couplings} - set(m.literals)
     found = [re.fullmatch(r"SAVE\((\d+), k, (.*)\)", line).groups() for line in saved(m)]
-    entry = LaneText(m, "float64").entry
+    entry = LaneSource(m, "float64").entry
     assert sorted(value for _, value in found) == sorted(entry(a, b) for a, b in varying)
     places = sorted(int(i) for i, _ in found)
     assert places == list(range(LaneResiduals(m, "float64").counts["k"]))

@@ -1,4 +1,4 @@
-"""The rolled engine: any number of warps gives the same bits; what it needs of a multiprocessor."""
+"""The panel engine: any number of warps gives the same bits; what it needs of a multiprocessor."""
 
 import json
 from functools import cache
@@ -11,31 +11,31 @@ from cases import PATTERNS, KCase, quasi_definite
 from oracles import run_updates
 
 from warpmpc.engines.ldl.launch import TableLDL
-from warpmpc.engines.panels import launch as rolled_engine
-from warpmpc.engines.panels import shape as rolled_model
+from warpmpc.engines.panels import launch
+from warpmpc.engines.panels import shape as shape_model
 from warpmpc.engines.panels.factor_launch import PanelLDL
-from warpmpc.engines.panels.launch import RolledKernels
-from warpmpc.engines.panels.shape import RolledShape, loop_bytes, register_limit, rolled_shape
+from warpmpc.engines.panels.launch import PanelKernels
+from warpmpc.engines.panels.shape import PanelShape, loop_bytes, panel_shape, register_limit
 from warpmpc.engines.runtime import ffi
 from warpmpc.engines.runtime.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.tiles import from_tiles, to_tiles
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.ordering import order
-from warpmpc.symbolic.storage_order import Program
+from warpmpc.symbolic.storage_order import StoredElimination
 
 BATCH = 37  # one full tile and a part of another
 SIGMA, OMEGA = 1e-6, 1.6
 LIMIT, MULTIPROCESSORS = 227 * 1024, 132
-ROWS = Path(__file__).parents[2] / "benchmarks" / "results" / "rolled_h200.jsonl"
-SHAPES = [RolledShape(1, 2, 1), RolledShape(8, 4, 8)]
+ROWS = Path(__file__).parents[3] / "benchmarks" / "results" / "rolled_h200.jsonl"
+SHAPES = [PanelShape(1, 2, 1), PanelShape(8, 4, 8)]
 
 
 @cache
-def case(name: str) -> tuple[KCase, Program, np.ndarray, np.ndarray]:
+def case(name: str) -> tuple[KCase, StoredElimination, np.ndarray, np.ndarray]:
     """A pattern, its program, values of K in program order, and all K densely."""
     given = PATTERNS[name]()
     perm = order(given.pattern, "stage" if given.stages is not None else "amd", given.stages)
-    program = Program(eliminate(given.pattern, perm), np.arange(given.pattern.nnz))
+    program = StoredElimination(eliminate(given.pattern, perm), np.arange(given.pattern.nnz))
     _, values = quasi_definite(given, seed=2, batch=BATCH)
     pattern = given.pattern
     dense = np.zeros((BATCH, pattern.n_cols, pattern.n_cols))
@@ -44,12 +44,12 @@ def case(name: str) -> tuple[KCase, Program, np.ndarray, np.ndarray]:
     return given, program, values, dense[:, perm][:, :, perm]
 
 
-def kernels(name: str, shape: RolledShape | None, dtype: str = "float64") -> RolledKernels:
+def kernels(name: str, shape: PanelShape | None, dtype: str = "float64") -> PanelKernels:
     given, program, _, _ = case(name)
-    return RolledKernels(program, int((given.signs > 0).sum()), dtype, shape=shape)
+    return PanelKernels(program, int((given.signs > 0).sum()), dtype, shape=shape)
 
 
-def wanted_factors(program: Program, values: np.ndarray) -> np.ndarray:
+def wanted_factors(program: StoredElimination, values: np.ndarray) -> np.ndarray:
     found = [run_updates(program.in_program_order(), one) for one in values]
     return np.array([np.concatenate([L, 1 / D]) for L, D in found])
 
@@ -75,7 +75,7 @@ class TestFactorisation:
             np.testing.assert_array_equal(factor, first)
 
     def test_rows_that_exceed_shared_memory(self, monkeypatch):
-        monkeypatch.setattr(rolled_engine, "factor_fits", lambda *_: False)
+        monkeypatch.setattr(launch, "factor_fits", lambda *_: False)
         _, program, values, _ = case("dense")
         kernel = kernels("dense", None)
         assert isinstance(kernel._ldl, TableLDL)
@@ -83,7 +83,7 @@ class TestFactorisation:
         np.testing.assert_allclose(factor, wanted_factors(program, values), rtol=1e-9, atol=1e-9)
 
 
-def loop(name: str, shape: RolledShape, check_every: int) -> LoopState:
+def loop(name: str, shape: PanelShape, check_every: int) -> LoopState:
     """Twelve iterations from zero without bounds on half of the rows."""
     _, program, values, _ = case(name)
     rng, n = np.random.default_rng(1), program.n_nodes
@@ -145,19 +145,19 @@ class TestModel:
     @pytest.mark.parametrize("n_slots", [2, 100, 272, 600])
     def test_shared_memory_and_registers_suffice(self, n_slots, dtype):
         for tiles in (1, 132, 133, 300, 5000):
-            shape = rolled_shape(n_slots, tiles, dtype)
+            shape = panel_shape(n_slots, tiles, dtype)
             assert shape is not None
             warps, needed = (
                 shape.warps + 1,
                 loop_bytes(n_slots, shape.warps, shape.lead, dtype),
             )
-            scratch = rolled_model.scratch_numbers(needed, warps, dtype)
+            scratch = shape_model.scratch_numbers(needed, warps, dtype)
             size = scratch * (4 if dtype == "float32" else 8)
             assert needed <= size <= LIMIT - 4 * 32 * warps
             assert register_limit(needed, warps, tiles) * 32 * warps <= 65536
 
     def test_few_tiles_have_many_warps(self):
-        warps = [rolled_shape(272, tiles, "float32").warps for tiles in (1, 132, 512, 4096)]
+        warps = [panel_shape(272, tiles, "float32").warps for tiles in (1, 132, 512, 4096)]
         assert warps[0] == warps[1] == 8
         assert warps == sorted(warps, reverse=True)
         assert warps[-1] < 8
@@ -166,10 +166,10 @@ class TestModel:
     @pytest.mark.parametrize("n_slots", [2, 100, 272, 600])
     def test_shared_memory_goes_to_tiles_then_warps_then_records(self, n_slots, dtype):
         for tiles in (1, 132, 200, 300, 512, 5000):
-            shape = rolled_shape(n_slots, tiles, dtype)
+            shape = panel_shape(n_slots, tiles, dtype)
             needed = loop_bytes(n_slots, shape.warps, shape.lead, dtype)
-            at_once = rolled_model._blocks(needed, shape.warps + 1)
-            wanted = min(rolled_model.tiles_at_once(tiles), at_once)
+            at_once = shape_model._blocks(needed, shape.warps + 1)
+            wanted = min(shape_model.tiles_at_once(tiles), at_once)
             assert shape.warps * wanted <= 24
             larger = [(2 * shape.warps, 2)] if shape.warps < 8 else []
             larger += [(shape.warps, 4)] if shape.lead < 4 else []
@@ -182,7 +182,7 @@ class TestModel:
     def test_choice_is_the_fastest_that_was_measured(self, batch):
         rows = [row for row in map(json.loads, ROWS.read_text().splitlines()) if is_time(row)]
         rows = [row for row in rows if row["batch"] == batch]
-        shape = rolled_shape(rows[0]["system"]["window_slots"], batch // 32, "float32")
+        shape = panel_shape(rows[0]["system"]["window_slots"], batch // 32, "float32")
         loops = times(rows, "admm", ("warps", "lead"))
         factors = times(rows, "factor", ("factor_warps",))
         # Repeated measurements of one shape differ by up to two percent.
@@ -191,12 +191,12 @@ class TestModel:
 
     def test_three_tiles_at_once(self):
         # Measured at a batch of 16384, where both have three tiles at once.
-        assert rolled_shape(272, 3 * MULTIPROCESSORS, "float32") == RolledShape(8, 2, 8)
+        assert panel_shape(272, 3 * MULTIPROCESSORS, "float32") == PanelShape(8, 2, 8)
 
     def test_a_window_may_be_too_large(self, monkeypatch):
-        assert rolled_shape(1900, 1, "float32") is None
-        monkeypatch.setattr(rolled_model, "shared_memory_limit", lambda: 20 * 1024)
-        assert rolled_shape(272, 1, "float32") is None
+        assert panel_shape(1900, 1, "float32") is None
+        monkeypatch.setattr(shape_model, "shared_memory_limit", lambda: 20 * 1024)
+        assert panel_shape(272, 1, "float32") is None
         assert not kernels("quadrotor_4", None, "float64").fits
 
     def test_numbers_without_a_device(self):

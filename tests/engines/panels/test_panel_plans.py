@@ -12,7 +12,7 @@ from warpmpc.engines.panels.factor_plan import COLUMNS, NODES, panel_factor
 from warpmpc.engines.panels.sweep_plan import PANEL, PanelNodes, deal, panel_items
 from warpmpc.symbolic.elimination import Elimination, eliminate
 from warpmpc.symbolic.ordering import order
-from warpmpc.symbolic.storage_order import Program
+from warpmpc.symbolic.storage_order import StoredElimination
 from warpmpc.systems import patterns
 
 RESIDUAL = 1e-10
@@ -24,7 +24,7 @@ def in_order(case: KCase) -> tuple[Elimination, np.ndarray, np.ndarray]:
     """Elimination in program order, values of one K, and K itself."""
     perm = order(case.pattern, "stage" if case.stages is not None else "amd", case.stages)
     elimination = eliminate(case.pattern, perm)
-    program = Program(elimination, np.arange(case.pattern.nnz))
+    program = StoredElimination(elimination, np.arange(case.pattern.nnz))
     K, values = quasi_definite(case, seed=3, batch=1)
     return program.in_program_order(), values[0], dense_symmetric(K, values[0])[np.ix_(perm, perm)]
 

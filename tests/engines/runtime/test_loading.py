@@ -71,7 +71,7 @@ def test_kept_programs_run_the_kernels_of_their_process(tmp_path):
         folder = [str(tmp_path / "kept")] if kept else []
         path = tmp_path / "z.npy"
         command = [sys.executable, "-c", SCRIPT, integrator, str(path), *folder]
-        tests = str(Path(__file__).parents[1])
+        tests = str(Path(__file__).parents[2] / "support")
         subprocess.run(command, check=True, timeout=300, env=os.environ | {"PYTHONPATH": tests})
         z = np.load(path)
         np.testing.assert_array_equal(found.setdefault(integrator, z), z)

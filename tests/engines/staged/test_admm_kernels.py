@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import weak_of
+from cases import light_of
 from oracles import dense_ldl
 
-from warpmpc.engines.panels.launch import RolledKernels
+from warpmpc.engines.panels.launch import PanelKernels
 from warpmpc.engines.runtime.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.engines.staged.launch import StagedKernels
 from warpmpc.symbolic.elimination import eliminate
@@ -21,11 +21,11 @@ from warpmpc.symbolic.kkt import KKTPattern, build_kkt
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.symbolic.stage_elimination import (
-    StageProgram,
-    build_stage_program,
-    build_two_sided_program,
+    StageElimination,
+    build_stage_elimination,
+    build_two_sided_elimination,
 )
-from warpmpc.symbolic.storage_order import Program
+from warpmpc.symbolic.storage_order import StoredElimination
 from warpmpc.systems import patterns
 
 SYSTEMS = {
@@ -152,18 +152,18 @@ def soft_rows(name: str) -> np.ndarray:
 @cache
 def kernels(name: str, code: str, dtype: str, soft: bool = False):
     kkt, structure = case(name).kkt, SYSTEMS[name]()
-    build = build_two_sided_program if code == "two_sided" else build_stage_program
-    program: Program = build(kkt, structure.stages, weak_of(structure))
+    build = build_two_sided_elimination if code == "two_sided" else build_stage_elimination
+    program: StoredElimination = build(kkt, structure.stages, light_of(structure))
     rows = soft_rows(name) if soft else []
     if code in ("unrolled", "two_sided"):
-        assert isinstance(program, StageProgram)
+        assert isinstance(program, StageElimination)
         nodes = np.flatnonzero(np.isin(program.node_order, rows)).tolist()
         return StagedKernels(program, kkt.n_vars, dtype, soft=nodes)
     if code == "sparse":
         elimination = eliminate(kkt.K_pattern, order(kkt.K_pattern, "amd"))
-        program = Program(elimination, np.arange(kkt.K_pattern.nnz))
+        program = StoredElimination(elimination, np.arange(kkt.K_pattern.nnz))
     nodes = np.flatnonzero(np.isin(program.node_order, rows))
-    return RolledKernels(program, kkt.n_vars, dtype, nodes.tolist())
+    return PanelKernels(program, kkt.n_vars, dtype, nodes.tolist())
 
 
 def tiles(array: np.ndarray, dtype: str) -> jax.Array:
@@ -174,7 +174,7 @@ def problems(array: jax.Array) -> np.ndarray:
     return np.asarray(array, dtype=np.float64).transpose(0, 2, 1).reshape(32 * TILES, -1)
 
 
-def data_of(given: Case, program: Program, dtype: str) -> tuple[LoopData, jax.Array]:
+def data_of(given: Case, program: StoredElimination, dtype: str) -> tuple[LoopData, jax.Array]:
     at, none = program.node_order, jnp.zeros((TILES, 1, 32), dtype=dtype)
     parts = (given.lower[:, at], given.upper[:, at], given.s0[:, at])
     Q, U, S = (tiles(part, dtype) for part in parts)
@@ -251,15 +251,15 @@ def test_soft_rows(code, dtype):
 def test_stages_with_other_soft_rows_share_their_code():
     """More nodes have coefficients than are soft: those of all stages of a run."""
     soft = soft_rows("cartpole")
-    unrolled, rolled = (
-        kernels("cartpole", code, "float64", True) for code in ("unrolled", "rolled")
+    unrolled, panels = (
+        kernels("cartpole", code, "float64", True) for code in ("unrolled", "panels")
     )
-    for kernel in (unrolled, rolled):
+    for kernel in (unrolled, panels):
         nodes = kernel.program.node_order[kernel.soft_nodes]
         assert np.isin(soft, nodes).all()
         assert np.unique(nodes).size == nodes.size
     assert unrolled.soft_nodes.size > soft.size
-    assert rolled.soft_nodes.size == soft.size
+    assert panels.soft_nodes.size == soft.size
 
 
 @pytest.mark.parametrize(

@@ -3,36 +3,36 @@
 import re
 
 import pytest
-from cases import kkt_of, weak_of
+from cases import kkt_of, light_of
 
 from warpmpc.engines.staged.stage_source import (
     SideLayout,
     eliminate_stage,
-    factor_text,
-    iteration_text,
+    factor_source,
+    iteration_source,
     side_layout,
     soft_order,
     softened_nodes,
 )
 from warpmpc.symbolic.stage_elimination import (
-    StageProgram,
-    build_stage_program,
-    build_two_sided_program,
+    StageElimination,
+    build_stage_elimination,
+    build_two_sided_elimination,
 )
 
 
-def program_of(name: str) -> StageProgram:
+def program_of(name: str) -> StageElimination:
     structure, kkt = kkt_of(name)
-    return build_stage_program(kkt, structure.stages, weak_of(structure))
+    return build_stage_elimination(kkt, structure.stages, light_of(structure))
 
 
-@pytest.mark.parametrize("emit", [factor_text, iteration_text])
+@pytest.mark.parametrize("emit", [factor_source, iteration_source])
 def test_the_same_text_every_time(emit):
     assert emit(program_of("cartpole")) == emit(program_of("cartpole"))
 
 
 def test_length_depends_on_templates_not_on_stages():
-    text = iteration_text(program_of("quadrotor"))
+    text = iteration_source(program_of("quadrotor"))
     templates = [run.template for run in program_of("quadrotor").runs]
     assert text.count("GET(Lk,") == 2 * sum(template.n_L for template in templates)
 
@@ -40,7 +40,7 @@ def test_length_depends_on_templates_not_on_stages():
 def test_every_loop_says_what_it_walks():
     program = program_of("cartpole")
     comments = re.findall(
-        r"// (\d+) stages of (\d+) nodes from node (\d+) on", factor_text(program)
+        r"// (\d+) stages of (\d+) nodes from node (\d+) on", factor_source(program)
     )
     wanted = [(run.count, run.template.n_nodes, run.node) for run in program.runs]
     assert [tuple(map(int, comment)) for comment in comments] == wanted
@@ -49,7 +49,7 @@ def test_every_loop_says_what_it_walks():
 def test_leaves_cost_no_memory_between_the_sweeps():
     """Neither stored forward nor read backward: 652 rows of bounds of the linear MPC."""
     program = program_of("linear")
-    text = iteration_text(program)
+    text = iteration_source(program)
     leaves = sum(
         run.template.is_leaf(i) for run in program.runs for i in range(run.template.n_nodes)
     )
@@ -59,7 +59,7 @@ def test_leaves_cost_no_memory_between_the_sweeps():
 
 
 class TestSoftRows:
-    def rows(self, program: StageProgram) -> list[int]:
+    def rows(self, program: StageElimination) -> list[int]:
         """Last rows of the last two stages of each run."""
         found = []
         for run in program.runs:
@@ -70,11 +70,11 @@ class TestSoftRows:
 
     def test_only_their_code_is_longer(self):
         program = program_of("cartpole")
-        plain, soft = iteration_text(program), iteration_text(program, self.rows(program))
+        plain, soft = iteration_source(program), iteration_source(program, self.rows(program))
         changed = [line for line in soft.split("\n") if line not in plain.split("\n")]
         assert len(changed) == 3 * len(program.runs)  # where they are, what is ahead, the update
         assert sum("SOFTEN" in line for line in changed) == len(program.runs)
-        assert iteration_text(program, ()) == plain
+        assert iteration_source(program, ()) == plain
 
     def test_numbers_stand_in_the_order_of_the_stages(self):
         program = program_of("cartpole")
@@ -82,7 +82,7 @@ class TestSoftRows:
         assert set(rows) <= set(order)
         assert order == sorted(order)
         assert len(order) == sum(run.count for run in program.runs)
-        starts = re.findall(r"AT_STAGE\(H, (\d+) \+ k \* (\d+)\)", iteration_text(program, rows))
+        starts = re.findall(r"AT_STAGE\(H, (\d+) \+ k \* (\d+)\)", iteration_source(program, rows))
         counts = [run.count for run in program.runs]
         wanted = [(4 * sum(counts[:i]), 4) for i in reversed(range(len(counts)))]
         assert [tuple(map(int, pair)) for pair in starts] == wanted
@@ -90,16 +90,16 @@ class TestSoftRows:
 
 
 class TestTwoSides:
-    def program(self, name: str = "cartpole") -> StageProgram:
+    def program(self, name: str = "cartpole") -> StageElimination:
         structure, kkt = kkt_of(name)
-        return build_two_sided_program(kkt, structure.stages, weak_of(structure))
+        return build_two_sided_elimination(kkt, structure.stages, light_of(structure))
 
     def sides(self, text: str) -> list[tuple[int, str]]:
         """Parts between the places where both meet, with the side that runs them."""
         parts = re.split(r"^ON_SIDE\((\d)\) \{$", text, flags=re.MULTILINE)
         return [(int(side), part) for side, part in zip(parts[1::2], parts[2::2], strict=True)]
 
-    @pytest.mark.parametrize("emit", [factor_text, iteration_text])
+    @pytest.mark.parametrize("emit", [factor_source, iteration_source])
     def test_a_side_walks_its_own_chain(self, emit):
         program = self.program()
         comment = r"// \d+ stages of \d+ nodes from node (\d+) on"
@@ -109,19 +109,19 @@ class TestTwoSides:
 
     def test_where_they_meet(self):
         program = self.program("quadrotor")
-        assert factor_text(program).count("\nMEET\n") == 1
-        assert iteration_text(program).count("\nMEET\n") == 2
-        one = build_stage_program(*self.of_one_side("quadrotor"))
-        for emit in (factor_text, iteration_text):
+        assert factor_source(program).count("\nMEET\n") == 1
+        assert iteration_source(program).count("\nMEET\n") == 2
+        one = build_stage_elimination(*self.of_one_side("quadrotor"))
+        for emit in (factor_source, iteration_source):
             assert not re.search("MEET|ON_SIDE|SEND|RECEIVED", emit(one))
 
     def of_one_side(self, name: str):
         structure, kkt = kkt_of(name)
-        return kkt, structure.stages, weak_of(structure)
+        return kkt, structure.stages, light_of(structure)
 
     def test_everything_sent_is_received(self):
         program = self.program("quadrotor")
-        for emit, count in ((factor_text, 78), (iteration_text, 12)):
+        for emit, count in ((factor_source, 78), (iteration_source, 12)):
             text = emit(program)
             sent = {int(i) for i in re.findall(r"SEND\((\d+),", text)}
             received = {int(i) for i in re.findall(r"RECEIVED\((\d+)\)", text)}

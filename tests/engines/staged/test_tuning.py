@@ -19,7 +19,7 @@ from warpmpc.engines.staged.variants import StagedVariants
 from warpmpc.qp.loops.kernels import KernelLoop
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.stage_elimination import build_stage_program, build_two_sided_program
+from warpmpc.symbolic.stage_elimination import build_stage_elimination, build_two_sided_elimination
 from warpmpc.systems import patterns, pendulum
 
 NONE = np.zeros(0, dtype=int)
@@ -36,7 +36,7 @@ def own_cache(tmp_path, monkeypatch):
 def kernels(sides: int, dtype: str = "float32", horizon: int = 4) -> StagedKernels:
     structure = patterns.cartpole(horizon)
     kkt = build_kkt(SparsePattern.from_scipy(structure.P), SparsePattern.from_scipy(structure.A))
-    build = build_two_sided_program if sides == 2 else build_stage_program
+    build = build_two_sided_elimination if sides == 2 else build_stage_elimination
     return StagedKernels(build(kkt, structure.stages, NONE), kkt.n_vars, dtype)
 
 

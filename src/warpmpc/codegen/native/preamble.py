@@ -159,7 +159,7 @@ def _functions(struct: str, attribute: str) -> str:
 
 
 def preamble(dtype: str) -> str:
-    """Definitions that precede the structs of `emit_native.struct_text`."""
+    """Definitions that precede the structs of `emit_native.struct_source`."""
     called = "#if defined(__CUDA_ARCH__)\n" + _functions("Called", "PART")
     called += "#else\ntypedef Math Called;\n#endif\n"
     return _NAMES[dtype] + _TEXT + _SHORT + _functions("Math", "WHOLE") + called

@@ -6,7 +6,7 @@ names of the maxima.  Residuals and certificates are those of `qp.termination`.
 
 from __future__ import annotations
 
-from warpmpc.engines.onchip.lane_source import LaneText
+from warpmpc.engines.onchip.lane_source import LaneSource
 from warpmpc.engines.onchip.lanes import Node
 from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.engines.onchip.residual_source import LaneResiduals
@@ -22,7 +22,7 @@ class LaneChecks:
             memory: Where everything lies.
             dtype: "float32" or "float64".
         """
-        self._m, self._lane = memory, LaneText(memory, dtype)
+        self._m, self._lane = memory, LaneSource(memory, dtype)
         self._residuals = LaneResiduals(memory, dtype)
 
     def finite(self) -> list[str]:

@@ -107,7 +107,7 @@ class OnchipChecks:
         return [f"#define {name} {value}" for name, value in values.items()]
 
 
-def qp_texts(
+def qp_sources(
     loop: dict[str, str], text: LaneChecks, checks: OnchipChecks | None, *, doubts: bool
 ) -> dict[str, str]:
     """Parts of `onchip_native.SOLVE`: the ADMM iterations of a QP, and what is said of them.

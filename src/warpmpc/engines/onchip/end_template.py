@@ -58,7 +58,7 @@ class OnchipEnd:
         return [f"#define {k.upper()} {literal(v, dtype)}" for k, v in asdict(self).items()]
 
 
-def end_texts(end: OnchipEnd | None, dtype: str, *, soft: bool) -> dict[str, str]:
+def end_sources(end: OnchipEnd | None, dtype: str, *, soft: bool) -> dict[str, str]:
     """Parts of `onchip_native.SOLVE`; nothing for a fixed number of iterations.
 
     Args:

@@ -41,7 +41,7 @@ def registers_of(dtype: str) -> int:
     return {"float32": 1, "float64": 2}[dtype]
 
 
-class LaneText:
+class LaneSource:
     """The text of one problem."""
 
     def __init__(self, memory: LaneMemory, dtype: str):

@@ -1,6 +1,6 @@
 """One launch per MPC solve: a warp keeps a whole problem on the multiprocessor.
 
-Reads: `OnchipText` and the tables of its `LaneMemory`.  Produces: `OnchipKernel`, callable under
+Reads: `OnchipSource` and the tables of its `LaneMemory`.  Produces: `OnchipKernel`, callable under
 `jax.jit` on arrays ``[batch, rows, 1]``.
 """
 
@@ -16,15 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 import warp as wp
 
-from warpmpc.codegen.kernel_source import Argument, FusedKernelText
+from warpmpc.codegen.kernel_source import Argument, KernelSource
 from warpmpc.engines.ldl.launch import MAX_REGISTERS, REGISTER_FILE
 from warpmpc.engines.onchip.end_template import COUNTED
-from warpmpc.engines.onchip.lane_source import LaneText, registers_of
+from warpmpc.engines.onchip.lane_source import LaneSource, registers_of
 from warpmpc.engines.onchip.lanes import LANES
 from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.engines.onchip.parameter_source import OF_LANES
 from warpmpc.engines.onchip.rounds import by_fours
-from warpmpc.engines.onchip.solve_source import STATIC_SHARED, OnchipText, onchip_head
+from warpmpc.engines.onchip.solve_source import STATIC_SHARED, OnchipSource, onchip_head
 from warpmpc.engines.onchip.solve_template import PHASES
 from warpmpc.engines.runtime.ffi import has_gpu, launch, multiprocessors, shared_memory_limit
 from warpmpc.engines.three_launch.search_source import REPORT_ROWS
@@ -89,7 +89,7 @@ class OnchipKernel:
     """The kernel of one problem; text is generated and compiled with the first call."""
 
     def __init__(
-        self, memory: LaneMemory, text: OnchipText, tables: Sequence[np.ndarray], dtype: str
+        self, memory: LaneMemory, text: OnchipSource, tables: Sequence[np.ndarray], dtype: str
     ):
         """Puts the tables on the device.
 
@@ -134,15 +134,15 @@ class OnchipKernel:
         fills = batch >= multiprocessors() * held
         return held // 2 if fills and held >= 2 and held % 2 == 0 else 1
 
-    def kernel_text(
+    def kernel_source(
         self, counts: OnchipCounts, names: Sequence[str], together: int = 1
-    ) -> FusedKernelText:
+    ) -> KernelSource:
         """What the kernel is made from; numbers of iterations are no part of it."""
         static = together * (self.shared_bytes + _OF_WARP) <= STATIC_SHARED
         memory, dtype = self._memory, self._dtype
         tables = ("linearize_in", "evaluate_in", "nodes_in", "absent_in")
         numbers = ("n_iterations", "n_admm")
-        return FusedKernelText(
+        return KernelSource(
             name="onchip_solve",
             title="All SQP iterations of an MPC problem in one launch, one warp per problem.",
             dtype=self._dtype,
@@ -172,7 +172,7 @@ class OnchipKernel:
     def _kernel(self, counts: OnchipCounts, names: Sequence[str], together: int) -> wp.Kernel:
         kind = (counts.record, counts.restart, counts.profile, counts.ends, together)
         if kind not in self._kernels:
-            self._kernels[kind] = self.kernel_text(counts, names, together).kernel()
+            self._kernels[kind] = self.kernel_source(counts, names, together).kernel()
         return self._kernels[kind]
 
     def solve(
@@ -231,7 +231,7 @@ def problems_at_once(memory: LaneMemory, dtype: str) -> int:
 
 def needed_registers(memory: LaneMemory, dtype: str) -> int:
     """About the registers that a lane needs."""
-    values = sum(LaneText(memory, dtype).counted_values().values())
+    values = sum(LaneSource(memory, dtype).counted_values().values())
     return registers_of(dtype) * values + _OVERHEAD
 
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from warpmpc.codegen.emit_native import literal
-from warpmpc.engines.onchip.lane_source import LaneText
+from warpmpc.engines.onchip.lane_source import LaneSource
 from warpmpc.engines.onchip.lanes import Node, Pair
 from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.engines.onchip.reduction_source import block_of_lanes
 
-NodeText = Callable[[Node], list[str]]
+NodeSource = Callable[[Node], list[str]]
 
 
 class LaneResiduals:
@@ -32,7 +32,7 @@ class LaneResiduals:
             memory: Where everything lies.
             dtype: "float32" or "float64".
         """
-        self._m, self._dtype, self._lane = memory, dtype, LaneText(memory, dtype)
+        self._m, self._dtype, self._lane = memory, dtype, LaneSource(memory, dtype)
         self._pairs = sorted({*memory.entries, *memory.literals})
         ahead = map(memory.layout.ahead, memory.layout.separators)
         self._next = {node: i for i, node in enumerate(ahead)}
@@ -55,7 +55,7 @@ class LaneResiduals:
             return literal(self._m.literals[entry], self._dtype)
         return f"SAVED({self._m.entries[entry]}, k)"
 
-    def products(self, factors: NodeText, use: NodeText) -> list[str]:
+    def products(self, factors: NodeSource, use: NodeSource) -> list[str]:
         """Declares all products and uses them, node by node.
 
         Args:

@@ -1,6 +1,6 @@
 """Native text of a whole MPC solve by one warp per problem.
 
-Reads: `LaneText`, programs of the stages with their offsets, the rule of the line search.
+Reads: `LaneSource`, programs of the stages with their offsets, the rule of the line search.
 Produces: a body for `codegen.kernel_source`; see `engines.onchip.solve_template` for what it does.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warpmpc.codegen.emit_native import Access, literal, place_text
+from warpmpc.codegen.emit_native import Access, literal, place_source
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.kernel_source import inlined
 from warpmpc.codegen.native.preamble import TINY, preamble
 from warpmpc.codegen.stage_functions import StagePlan
 from warpmpc.engines.onchip.check_source import LaneChecks
-from warpmpc.engines.onchip.check_template import OnchipChecks, qp_texts
+from warpmpc.engines.onchip.check_template import OnchipChecks, qp_sources
 from warpmpc.engines.onchip.copy_source import (
     arrays_asked_for,
     given_back,
@@ -24,9 +24,9 @@ from warpmpc.engines.onchip.copy_source import (
     places_forgotten,
     taken,
 )
-from warpmpc.engines.onchip.end_template import OnchipEnd, end_texts
+from warpmpc.engines.onchip.end_template import OnchipEnd, end_sources
 from warpmpc.engines.onchip.head_template import FUNCTIONS, HEAD, INVERT
-from warpmpc.engines.onchip.lane_source import LaneText
+from warpmpc.engines.onchip.lane_source import LaneSource
 from warpmpc.engines.onchip.lanes import Node
 from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.engines.onchip.parameter_source import OnchipInputs
@@ -48,7 +48,7 @@ STATIC_SHARED = 48 * 1024  # bytes that a kernel may declare itself
 
 
 @dataclass(frozen=True)
-class OnchipNumbers:
+class OnchipConstants:
     """Settings that are numbers of the text.
 
     Attributes:
@@ -87,7 +87,7 @@ class OnchipPlans:
     names: Sequence[str]
 
 
-def _kept_text(kept: dict[str, int], saved: dict[str, int]) -> str:
+def _kept_source(kept: dict[str, int], saved: dict[str, int]) -> str:
     """Declares what lanes keep and save: local variables on CUDA, arrays on the CPU."""
     names = ", ".join(f"{name}{i}" for name, count in kept.items() for i in range(count))
     every = kept | saved
@@ -97,7 +97,7 @@ def _kept_text(kept: dict[str, int], saved: dict[str, int]) -> str:
     return "\n".join(["#if defined(__CUDA_ARCH__)", *there, "#else", *arrays, "#endif"])
 
 
-def _penalties(lane: LaneText, node: Node) -> list[str]:
+def _penalties(lane: LaneSource, node: Node) -> list[str]:
     """Penalties become coefficients of the proximal map; see `qp.soft`."""
     lines = []
     for penalties in filter(None, (lane.penalties(node, side) for side in (0, 1))):
@@ -144,19 +144,19 @@ def onchip_head(
         "STORED_BLOCKS": memory.stored_blocks,
         "KEPT_BLOCKS": memory.kept_blocks,
         "K_COUNT": memory.dump,
-        "KEEPS_FACTOR": int(LaneText(memory, dtype).keeps_factor),
+        "KEEPS_FACTOR": int(LaneSource(memory, dtype).keeps_factor),
     }
     lines = "".join(f"#define {name} {value}\n" for name, value in defines.items())
-    counts = (LaneText(memory, dtype).counts, LaneResiduals(memory, dtype).counts)
-    head = HEAD.replace("KEPT_NUMBERS", _kept_text(*counts))
+    counts = (LaneSource(memory, dtype).counts, LaneResiduals(memory, dtype).counts)
+    head = HEAD.replace("KEPT_NUMBERS", _kept_source(*counts))
     return f"{lines}#define TINY {TINY[dtype]}\n{preamble(dtype)}{FUNCTIONS}{head}{REDUCE}"
 
 
-class OnchipText:
+class OnchipSource:
     """The body of one problem."""
 
     def __init__(
-        self, memory: LaneMemory, plans: OnchipPlans, rule: SearchRule, numbers: OnchipNumbers
+        self, memory: LaneMemory, plans: OnchipPlans, rule: SearchRule, numbers: OnchipConstants
     ):
         """Keeps what the text is made from."""
         self._m, self._plans, self._rule, self._numbers = memory, plans, rule, numbers
@@ -173,7 +173,7 @@ class OnchipText:
             restart: Whether QPs start from direction zero.
             ends: Whether converged and failed problems leave.
         """
-        lane, rule, nothing = LaneText(self._m, dtype), self._rule, ""
+        lane, rule, nothing = LaneSource(self._m, dtype), self._rule, ""
         residuals = LaneResiduals(self._m, dtype)
         end, soft = self._numbers.end if ends else None, bool(self._m.soft)
         always = record or rule.weighs or soft or end is not None
@@ -210,13 +210,13 @@ class OnchipText:
             "correct": "\n".join(self._correct(lane)),
         }
         checks = LaneChecks(self._m, dtype)
-        of_qp = qp_texts(loop, checks, self._numbers.checks, doubts=end is not None)
+        of_qp = qp_sources(loop, checks, self._numbers.checks, doubts=end is not None)
         lines = "\n".join(residuals.report())
         first = texts["evaluate_first"]
         report = REPORT.format(residuals=lines, evaluate_first=first, checked=of_qp.pop("checked"))
         texts |= {"report": report, **of_qp}
         values = {"scale": rule.scale, "slack": rule.slack, "accepts": rule.accepts}
-        values |= end_texts(end, dtype, soft=soft)
+        values |= end_sources(end, dtype, soft=soft)
         values |= {"fallback": str(rule.fallback), "report_rows": str(len(REPORT_ROWS))}
         values["no_part"] = str(NO_PART)
         return self._settings(dtype, record=record, always=always) + SOLVE.format(**texts, **values)
@@ -286,7 +286,7 @@ class OnchipText:
         outputs = zip(self._plans.outputs, access.outputs, values[:count], strict=True)
         for name, places, of_output in outputs:
             for place, value in zip(places, of_output, strict=True):
-                to, number = f"*(base + {place_text(place)})", f"NUMBER({value})"
+                to, number = f"*(base + {place_source(place)})", f"NUMBER({value})"
                 if name in ("P", "q"):
                     # Read before all stores: for the compiler they might be to the same place.
                     lines.append(f"const SCALAR sum{len(stores)} = {to};")
@@ -299,7 +299,7 @@ class OnchipText:
             lines.append(f"{of_lane} = {_JOINED[how].format(of_lane, number)};")
         return [*lines, "}"]
 
-    def _prepare(self, lane: LaneText, *, restart: bool) -> list[str]:
+    def _prepare(self, lane: LaneSource, *, restart: bool) -> list[str]:
         """Bounds, 1/rho and penalties of rows, v and right-hand sides; what v lacks is saved."""
         m, lines = self._m, []
         for i, node in enumerate(m.nodes):
@@ -313,7 +313,7 @@ class OnchipText:
                 lines.append(f"MEM(R_ROWS + {i}) = SIGMA * {x} - MEM(Q_ROWS + {i});")
         return lines
 
-    def _row(self, lane: LaneText, i: int, node: Node, *, restart: bool) -> list[str]:
+    def _row(self, lane: LaneSource, i: int, node: Node, *, restart: bool) -> list[str]:
         m, slot = self._m, self._m.layout.row_slot(node)
         kind, lines = slot.kind, [lane.bounds(node)]
         names = ("lo", "hi") if node in m.upper else ("hi",) if kind is RowKind.UPPER else ("lo",)
@@ -350,7 +350,7 @@ class OnchipText:
             for i in range(self._m.n_separators)
         ]
 
-    def _correct(self, lane: LaneText) -> list[str]:
+    def _correct(self, lane: LaneSource) -> list[str]:
         """The first iteration starts from s of the QP before, not from the projection of v."""
         lines = []
         for node, number in self._m.row_number.items():
@@ -385,7 +385,7 @@ class OnchipText:
         ]
         return dispatched(plan, cases)
 
-    def _finish(self, lane: LaneText) -> list[str]:
+    def _finish(self, lane: LaneSource) -> list[str]:
         lines = []
         for i, node in enumerate(self._m.nodes):
             if node.is_row:

@@ -14,13 +14,13 @@ from warpmpc.engines.panels.kernels import panel_factor_kernel
 from warpmpc.engines.panels.shape import factor_bytes, factor_registers, scratch_numbers
 from warpmpc.engines.runtime.ffi import launch
 from warpmpc.engines.runtime.tiles import LANES
-from warpmpc.symbolic.storage_order import Program
+from warpmpc.symbolic.storage_order import StoredElimination
 
 
 class PanelLDL:
     """Factorises with the tables of one plan, made when a number of warps is first used."""
 
-    def __init__(self, program: Program, plan: PanelFactor, dtype: str):
+    def __init__(self, program: StoredElimination, plan: PanelFactor, dtype: str):
         """Keeps the plan.
 
         Args:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from warpmpc.codegen.native.preamble import INVERT_PIVOT
 from warpmpc.engines.panels import factor_plan as tables
-from warpmpc.engines.staged.loop_source import ON_DEVICE, kernel_text
+from warpmpc.engines.staged.loop_source import ON_DEVICE, kernel_source
 
 OWN_ROWS = tables.COLUMNS * tables.COLUMNS  # rows of memory for the products among a panel's rows
 
@@ -174,8 +174,8 @@ _CONSTANTS = (
 )
 
 
-def panel_factor_text(dtype: str, warps: int) -> str:
+def panel_factor_source(dtype: str, warps: int) -> str:
     """Body of the factorisation kernel for so many warps per tile."""
     values = {name: getattr(tables, name) for name in _CONSTANTS}
     body = ON_DEVICE.format(_DEVICE, _HOST) + _BODY
-    return kernel_text("K_in", body, dtype, WARPS=warps, THREADS=f"(32 * {warps})", **values)
+    return kernel_source("K_in", body, dtype, WARPS=warps, THREADS=f"(32 * {warps})", **values)

@@ -1,12 +1,12 @@
-"""Warp kernels of the rolled engine: factorisation and ADMM loop by panels."""
+"""Warp kernels of the panel engine: factorisation and ADMM loop by panels."""
 
 from functools import cache
 
 import warp as wp
 
 from warpmpc.engines.ldl.kernels import SCALARS
-from warpmpc.engines.panels.factor_source import panel_factor_text
-from warpmpc.engines.panels.loop_source import panel_admm_text
+from warpmpc.engines.panels.factor_source import panel_factor_source
+from warpmpc.engines.panels.loop_source import panel_admm_source
 
 
 @cache
@@ -22,7 +22,7 @@ def panel_factor_kernel(dtype: str, warps: int, scratch: int, registers: int) ->
     scalar = SCALARS[dtype]
     real, table, index = wp.array3d(dtype=scalar), wp.array2d(dtype=int), wp.array1d(dtype=int)
 
-    @wp.func_native(panel_factor_text(dtype, warps))
+    @wp.func_native(panel_factor_source(dtype, warps))
     def factor_problem(
         K_in: real,
         todo_in: index,
@@ -98,7 +98,7 @@ def panel_admm_kernel(
         wp.array1d(dtype=int),
     )
 
-    @wp.func_native(panel_admm_text(dtype, warps, lead, soft=soft))
+    @wp.func_native(panel_admm_source(dtype, warps, lead, soft=soft))
     def iterate_problem(
         factor_in: real,
         K_in: real,

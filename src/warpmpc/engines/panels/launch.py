@@ -1,9 +1,9 @@
-"""The rolled QP engine: factorisation and the whole ADMM loop by tables, for stages of any size.
+"""The panel engine: factorisation and the whole ADMM loop by tables, for stages of any size.
 
-Reads: a `Program`.  Produces: `RolledKernels`, callable under `jax.jit`.  Working rows of the
-factorisation and live values of the solves are in shared memory, K and L stream by; several warps
-share a tile (`engines.panels.factor_plan`, `engines.panels.sweep_plan`), and iterates do not depend
-on how many.
+Reads: a `StoredElimination`.  Produces: `PanelKernels`, callable under `jax.jit`.  Working rows of
+the factorisation and live values of the solves are in shared memory, K and L stream by.  Several
+warps share a tile (`engines.panels.factor_plan`, `engines.panels.sweep_plan`); the iterates do not
+depend on how many.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from warpmpc.engines.panels.factor_launch import PanelLDL, on_device
 from warpmpc.engines.panels.factor_plan import panel_factor
 from warpmpc.engines.panels.kernels import panel_admm_kernel
 from warpmpc.engines.panels.shape import (
-    RolledShape,
+    PanelShape,
     factor_fits,
     loop_bytes,
+    panel_shape,
     register_limit,
-    rolled_shape,
     scratch_numbers,
     window_rows,
 )
@@ -33,19 +33,19 @@ from warpmpc.engines.runtime.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.ffi import has_async_copies
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.symbolic.elimination import Elimination
-from warpmpc.symbolic.storage_order import Program
+from warpmpc.symbolic.storage_order import StoredElimination
 
 
-class RolledKernels:
+class PanelKernels:
     """Kernels of one program, driven by tables."""
 
     def __init__(
         self,
-        program: Program,
+        program: StoredElimination,
         n_vars: int,
         dtype: str,
         soft: Collection[int] = (),
-        shape: RolledShape | None = None,
+        shape: PanelShape | None = None,
     ):
         """Plans the work; tables are made when a number of warps is first used.
 
@@ -76,11 +76,11 @@ class RolledKernels:
     @property
     def fits(self) -> bool:
         """Whether the default device has the instructions and shared memory that the loop needs."""
-        return has_async_copies() and rolled_shape(self.n_slots, 1, self.dtype) is not None
+        return has_async_copies() and panel_shape(self.n_slots, 1, self.dtype) is not None
 
-    def shape(self, tiles: int) -> RolledShape:
+    def shape(self, tiles: int) -> PanelShape:
         """Of the kernels for so many tiles."""
-        shape = self._shape or rolled_shape(self.n_slots, tiles, self.dtype)
+        shape = self._shape or panel_shape(self.n_slots, tiles, self.dtype)
         assert shape is not None, "the caller checks that the window fits"
         return shape
 
@@ -139,7 +139,9 @@ class RolledKernels:
         return self._dealt[warps]
 
 
-def _factorisation(program: Program, elimination: Elimination, dtype: str) -> PanelLDL | TableLDL:
+def _factorisation(
+    program: StoredElimination, elimination: Elimination, dtype: str
+) -> PanelLDL | TableLDL:
     """By panels, unless rows are so full that their working rows exceed shared memory."""
     longest = int(elimination.L_rows[0].col_counts.max(initial=0))
     if factor_fits(longest, dtype):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from warpmpc.codegen.native.soft_rows import with_projection
 from warpmpc.codegen.native.termination import GATHERED
 from warpmpc.engines.panels import sweep_plan as tables
-from warpmpc.engines.staged.loop_source import ON_DEVICE, admm_body, kernel_text
+from warpmpc.engines.staged.loop_source import ON_DEVICE, admm_body, kernel_source
 
 _TABLES = r"""
 #define RECORDS (sweep ? backward_records_in.data : forward_records_in.data)
@@ -269,7 +269,7 @@ def _gather() -> str:
     return "\n".join([*lines, "SCALAR other;", *joins, "}"])
 
 
-def panel_admm_text(dtype: str, warps: int, lead: int, *, soft: bool = False) -> str:
+def panel_admm_source(dtype: str, warps: int, lead: int, *, soft: bool = False) -> str:
     """Body of the ADMM kernel: `warps` that gather, each with `lead` records in flight."""
     begin = _TABLES + ON_DEVICE.format(_DEVICE_BEGIN, "")
     sweeps = ON_DEVICE.format(_DEVICE_SWEEPS, _HOST_SWEEPS)
@@ -277,7 +277,7 @@ def panel_admm_text(dtype: str, warps: int, lead: int, *, soft: bool = False) ->
     sweeps = with_projection(sweeps, soft=soft)
     body = admm_body(begin, sweeps, ON_DEVICE.format(_gather(), ""), soft=soft)
     values = {name: getattr(tables, name) for name in _CONSTANTS}
-    return kernel_text(
+    return kernel_source(
         "X_io",
         body,
         dtype,

@@ -1,4 +1,4 @@
-"""How many warps share a tile in the rolled engine, and what they need of a multiprocessor.
+"""How many warps share a tile in the panel engine, and what they need of a multiprocessor.
 
 A sweep is a chain of short steps, so what counts is how many rows of the factor are in flight.
 Tiles at once, warps per tile and records ahead of each warp all add to that, and all of them want
@@ -39,8 +39,8 @@ _RESERVED = 1024  # bytes of shared memory that every block costs
 
 
 @dataclass(frozen=True)
-class RolledShape:
-    """How the kernels of the rolled engine are compiled and launched.
+class PanelShape:
+    """How the kernels of the panel engine are compiled and launched.
 
     Attributes:
         warps: That gather, per tile; the loop has one more for the triangles.
@@ -58,7 +58,7 @@ def tiles_at_once(tiles: int) -> int:
     return min(-(-tiles // multiprocessors()), _MOST_TILES)
 
 
-def rolled_shape(n_slots: int, tiles: int, dtype: str) -> RolledShape | None:
+def panel_shape(n_slots: int, tiles: int, dtype: str) -> PanelShape | None:
     """Shape for so many tiles; None if the window of so many slots does not fit.
 
     Args:
@@ -72,7 +72,7 @@ def rolled_shape(n_slots: int, tiles: int, dtype: str) -> RolledShape | None:
                 few = warps * wanted <= _MOST_WARPS
                 if few and loop_bytes(n_slots, warps, lead, dtype) <= _share(wanted, warps + 1):
                     alone = wanted == 1 and dtype == "float32"
-                    return RolledShape(warps, lead, FACTOR_WARPS[0 if alone else 1])
+                    return PanelShape(warps, lead, FACTOR_WARPS[0 if alone else 1])
     return None
 
 

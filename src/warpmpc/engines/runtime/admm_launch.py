@@ -10,10 +10,10 @@ import warp as wp
 from warpmpc.engines.runtime.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.ffi import launch
 from warpmpc.engines.runtime.tiles import LANES
-from warpmpc.symbolic.storage_order import Program, product_terms
+from warpmpc.symbolic.storage_order import StoredElimination, product_terms
 
 
-def loop_tables(program: Program, n_vars: int, soft: np.ndarray) -> list[jax.Array]:
+def loop_tables(program: StoredElimination, n_vars: int, soft: np.ndarray) -> list[jax.Array]:
     """Tables of products; a soft row is marked by two more than its place in `soft`."""
     nodes, terms = product_terms(program, n_vars)
     nodes[soft, 3] = 2 + np.arange(soft.size)

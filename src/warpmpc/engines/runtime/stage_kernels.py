@@ -21,7 +21,7 @@ from warpmpc.codegen.stage_functions import (
     StageCase,
     merged_cases,
     module_key,
-    module_text,
+    module_source,
     plan_stages,
 )
 from warpmpc.engines.runtime.ffi import launch
@@ -77,7 +77,7 @@ class StageKernels:
         module = load_module(
             self.name,
             key,
-            lambda: module_text(self.name, self._plan, arrays, self.dtype, self._title),
+            lambda: module_source(self.name, self._plan, arrays, self.dtype, self._title),
         )
         return getattr(module, self.name)
 

@@ -5,7 +5,7 @@ from functools import cache
 import warp as wp
 
 from warpmpc.engines.ldl.kernels import SCALARS
-from warpmpc.engines.staged.loop_source import staged_admm_text, staged_factor_text
+from warpmpc.engines.staged.loop_source import staged_admm_source, staged_factor_source
 from warpmpc.engines.staged.stage_source import SideLayout
 
 
@@ -16,14 +16,14 @@ def staged_factor_kernel(
     """Kernel that eliminates the tiles marked in `todo`; other tiles keep their factors.
 
     Args:
-        generated: Text of `engines.staged.stage_source.factor_text`.
+        generated: Text of `engines.staged.stage_source.factor_source`.
         dtype: "float32" or "float64".
         registers: Most registers per thread.
         layout: Of the chains.
     """
     real, flags = wp.array3d(dtype=SCALARS[dtype]), wp.array1d(dtype=wp.int32)
 
-    @wp.func_native(staged_factor_text(generated, dtype, layout))
+    @wp.func_native(staged_factor_source(generated, dtype, layout))
     def factor_problem(
         K_in: real, todo_in: flags, n_L: int, prefetch: int, thread: int, factor_io: real
     ): ...
@@ -51,7 +51,7 @@ def staged_admm_kernel(
     """Kernel of the ADMM loop with its termination check.
 
     Args:
-        generated: Text of one iteration, from `engines.staged.stage_source.iteration_text`.
+        generated: Text of one iteration, from `engines.staged.stage_source.iteration_source`.
         dtype: "float32" or "float64".
         registers: Most registers per thread.
         layout: Of the chains.
@@ -65,7 +65,7 @@ def staged_admm_kernel(
         wp.array1d(dtype=int),
     )
 
-    @wp.func_native(staged_admm_text(generated, dtype, layout, soft=soft))
+    @wp.func_native(staged_admm_source(generated, dtype, layout, soft=soft))
     def iterate_problem(
         factor_in: real,
         K_in: real,

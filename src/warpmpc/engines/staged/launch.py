@@ -1,6 +1,6 @@
 """The staged QP engine on tiles in program order: factorise, and the whole ADMM loop in one launch.
 
-Reads: a `StageProgram`.  Produces: `StagedKernels`, callable under `jax.jit`.
+Reads: a `StageElimination`.  Produces: `StagedKernels`, callable under `jax.jit`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from warpmpc.engines.runtime.admm_types import LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.ffi import launch
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.kernels import staged_admm_kernel, staged_factor_kernel
-from warpmpc.engines.staged.loop_source import staged_admm_text, staged_factor_text
+from warpmpc.engines.staged.loop_source import staged_admm_source, staged_factor_source
 from warpmpc.engines.staged.shape import StagedShape, factor_shape, loop_shape
 from warpmpc.engines.staged.stage_source import (
     SideLayout,
-    factor_text,
-    iteration_text,
+    factor_source,
+    iteration_source,
     side_layout,
     soft_order,
 )
 from warpmpc.symbolic.derivatives.row_kinds import RowKind
-from warpmpc.symbolic.stage_elimination import StageProgram
+from warpmpc.symbolic.stage_elimination import StageElimination
 
 
 class StagedKernels:
@@ -37,7 +37,7 @@ class StagedKernels:
 
     def __init__(
         self,
-        program: StageProgram,
+        program: StageElimination,
         n_vars: int,
         dtype: str,
         overrides: Mapping[str, int] | None = None,
@@ -54,8 +54,8 @@ class StagedKernels:
         """
         self.program, self.dtype, self._overrides = program, dtype, dict(overrides or {})
         self.soft_nodes = np.array(soft_order(program, soft), dtype=np.int32)
-        self._factor_text = factor_text(program)
-        self._iteration_text = iteration_text(program, soft)
+        self._factor_source = factor_source(program)
+        self._iteration_source = iteration_source(program, soft)
         self._layout = side_layout(program)
         self._tables = loop_tables(program, n_vars, self.soft_nodes)
 
@@ -68,8 +68,8 @@ class StagedKernels:
     def content(self) -> str:
         """Everything that decides what the kernels do: equal text, equal kernels."""
         soft = self.soft_nodes.size > 0
-        loop = staged_admm_text(self._iteration_text, self.dtype, self._layout, soft=soft)
-        return staged_factor_text(self._factor_text, self.dtype, self._layout) + loop
+        loop = staged_admm_source(self._iteration_source, self.dtype, self._layout, soft=soft)
+        return staged_factor_source(self._factor_source, self.dtype, self._layout) + loop
 
     def shaped(self, overrides: Mapping[str, int]) -> StagedKernels:
         """The same kernels in another shape."""
@@ -80,7 +80,7 @@ class StagedKernels:
     def with_kinds(self, kinds: Sequence[RowKind]) -> StagedKernels:
         """The same for rows that are known to be of some kind while rho stays."""
         other = copy(self)
-        other._iteration_text = iteration_text(self.program, self.soft_nodes.tolist(), kinds)
+        other._iteration_source = iteration_source(self.program, self.soft_nodes.tolist(), kinds)
         return other
 
     def shape(self, tiles: int) -> StagedShape:
@@ -109,7 +109,7 @@ class StagedKernels:
         given = {name: v for name, v in self._overrides.items() if name != "registers"}
         shape = replace(factor_shape(self.program, K.shape[0], self.dtype), **given)
         kernel = staged_factor_kernel(
-            self._factor_text, self.dtype, shape.register_limit, self._layout
+            self._factor_source, self.dtype, shape.register_limit, self._layout
         )
         (new,) = launch(
             kernel,
@@ -126,7 +126,7 @@ class StagedKernels:
 
     def _loop_kernel(self, shape: StagedShape) -> wp.Kernel:
         return staged_admm_kernel(
-            self._iteration_text,
+            self._iteration_source,
             self.dtype,
             shape.register_limit,
             self._layout,

@@ -1,7 +1,7 @@
 """Native text of the kernels of a QP: threads, and the ADMM loop.
 
 The linear solves inside are either generated stages (`engines.staged.stage_source`) or the sweeps by panels
-of `rolled_native`; both end with the update of the ADMM iteration.
+of `engines.panels.loop_source`; both end with the update of the ADMM iteration.
 
 One thread per problem on CUDA, whose warp may ask the L2 cache for the next stage ahead of time.  On
 the CPU one thread does a tile, a `Pack` is one number per problem, and what belongs to problems that
@@ -214,7 +214,7 @@ run(factor, factor + (Offset)n_L * 32, BASE(K_in), BASE(Q_in), BASE(U_in), BASE(
 ON_DEVICE = "\n#if defined(__CUDA_ARCH__)\n{}\n#else\n{}\n#endif\n"
 
 
-def kernel_text(per_tile: str, body: str, dtype: str, **more: str | int) -> str:
+def kernel_source(per_tile: str, body: str, dtype: str, **more: str | int) -> str:
     """A body behind the preamble; `THREADS` work on a tile."""
     defines = {**SCALARS[dtype], "INFINITE": "(SCALAR)1e20", "PER_TILE": per_tile, "SIDES": 1}
     defines |= {"THREADS": "(32 * SIDES)"} | more
@@ -222,9 +222,9 @@ def kernel_text(per_tile: str, body: str, dtype: str, **more: str | int) -> str:
     return head + _PREAMBLE + body
 
 
-def staged_factor_text(generated: str, dtype: str, layout: SideLayout) -> str:
+def staged_factor_source(generated: str, dtype: str, layout: SideLayout) -> str:
     """Body of the factorisation kernel around the text of all stages."""
-    return kernel_text("K_in", _FACTOR.replace("GENERATED", generated), dtype, **_sides(layout))
+    return kernel_source("K_in", _FACTOR.replace("GENERATED", generated), dtype, **_sides(layout))
 
 
 def _sides(layout: SideLayout) -> dict[str, int]:
@@ -240,9 +240,11 @@ def admm_body(setup: str, generated: str, gather: str, *, soft: bool) -> str:
     return body.replace("GENERATED", generated).replace("GATHER_SIDES", gather)
 
 
-def staged_admm_text(generated: str, dtype: str, layout: SideLayout, *, soft: bool = False) -> str:
+def staged_admm_source(
+    generated: str, dtype: str, layout: SideLayout, *, soft: bool = False
+) -> str:
     """Body of the ADMM kernel around the text of one iteration."""
     gather = ON_DEVICE.format(GATHER, "") if layout.sides == 2 else ""
     body = admm_body("", generated, gather, soft=soft)
     # Lanes of two warps have to leave at once.
-    return kernel_text("X_io", body, dtype, TOGETHER=int(layout.sides == 2), **_sides(layout))
+    return kernel_source("X_io", body, dtype, TOGETHER=int(layout.sides == 2), **_sides(layout))

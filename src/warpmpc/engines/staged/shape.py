@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from warpmpc.engines.ldl.launch import MAX_REGISTERS, REGISTER_FILE
 from warpmpc.engines.runtime.ffi import l2_bytes, multiprocessors
 from warpmpc.engines.runtime.tiles import LANES
-from warpmpc.symbolic.stage_elimination import StageProgram
+from warpmpc.symbolic.stage_elimination import StageElimination
 
 _BLOCK = TWO_SIDED_BLOCK = 2 * LANES  # with two sides a block is one tile
 _STEP = 8  # registers are allocated in eights
@@ -51,7 +51,7 @@ class StagedShape:
         return -(-tiles * self.sides * LANES // self.block) * self.block
 
 
-def loop_shape(program: StageProgram, tiles: int, dtype: str) -> StagedShape:
+def loop_shape(program: StageElimination, tiles: int, dtype: str) -> StagedShape:
     """Shape of the ADMM loop: all warps in one wave if that leaves enough registers."""
     per_scheduler = -(-tiles * program.sides // (multiprocessors() * _SCHEDULERS))
     fitting = REGISTER_FILE // (_SCHEDULERS * LANES * per_scheduler) // _STEP * _STEP
@@ -59,7 +59,7 @@ def loop_shape(program: StageProgram, tiles: int, dtype: str) -> StagedShape:
     return StagedShape(registers, _BLOCK, _prefetch(program, tiles, dtype), program.sides)
 
 
-def factor_shape(program: StageProgram, tiles: int, dtype: str) -> StagedShape:
+def factor_shape(program: StageElimination, tiles: int, dtype: str) -> StagedShape:
     """Shape of the factorisation."""
     return StagedShape(_FACTOR[dtype], _BLOCK, _prefetch(program, tiles, dtype), program.sides)
 
@@ -79,7 +79,7 @@ def mailbox_fits(exchanged: int, dtype: str) -> bool:
     return exchanged * LANES * _ITEM[dtype] <= _STATIC_SHARED_MEMORY
 
 
-def _prefetch(program: StageProgram, tiles: int, dtype: str) -> bool:
+def _prefetch(program: StageElimination, tiles: int, dtype: str) -> bool:
     """Whether what all warps ask for ahead of one stage fits into half of the L2 cache."""
     largest = max(run.template.n_L + 5 * run.template.n_nodes for run in program.runs)
     return tiles * largest * LANES * _ITEM[dtype] < l2_bytes() // 2

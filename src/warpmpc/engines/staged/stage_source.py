@@ -1,4 +1,4 @@
-"""Straight-line native text of a `StageProgram`: elimination, forward and backward solve by stages.
+"""Straight-line native text of a `StageElimination`: elimination, forward and backward solve by stages.
 
 One thread walks the stages of one problem (on the CPU: of a tile) with the working numbers of a
 stage in local variables.  Of a program with two chains one thread walks the first, another one the
@@ -30,18 +30,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from warpmpc.symbolic.derivatives.row_kinds import RowKind, stage_kinds
-from warpmpc.symbolic.stage_elimination import StageProgram, StageRun, StageTemplate
+from warpmpc.symbolic.stage_elimination import StageElimination, StageRun, StageTemplate
 
 
-def factor_text(program: StageProgram) -> str:
+def factor_source(program: StageElimination) -> str:
     """Elimination: reads K, writes L and D (inverse pivots)."""
     loops = {
         run.node: _loop(run, "KLD", eliminate_stage(run.template, program)) for run in program.runs
     }
-    return elimination_text(program, loops)
+    return elimination_source(program, loops)
 
 
-def elimination_text(program: StageProgram, loops: Mapping[int, str]) -> str:
+def elimination_source(program: StageElimination, loops: Mapping[int, str]) -> str:
     """An elimination whose loops are given.
 
     Args:
@@ -75,13 +75,13 @@ class SideLayout:
     exchanged: int
 
 
-def side_layout(program: StageProgram) -> SideLayout:
+def side_layout(program: StageElimination) -> SideLayout:
     """Layout of the chains."""
     exchanged = max(len(program.carried_pairs), len(program.carried))
     return SideLayout(program.sides, program.split, exchanged if program.sides > 1 else 0)
 
 
-def softened_nodes(program: StageProgram, soft: Collection[int]) -> list[tuple[int, ...]]:
+def softened_nodes(program: StageElimination, soft: Collection[int]) -> list[tuple[int, ...]]:
     """For each run the nodes of its template that are soft in some stage.
 
     All stages of a run share one code.  A stage whose row is hard where another one's is soft has
@@ -95,7 +95,7 @@ def softened_nodes(program: StageProgram, soft: Collection[int]) -> list[tuple[i
     return found
 
 
-def soft_order(program: StageProgram, soft: Collection[int]) -> list[int]:
+def soft_order(program: StageElimination, soft: Collection[int]) -> list[int]:
     """Nodes with coefficients in H, in the order of H."""
     return [
         run.node + k * run.template.n_nodes + i
@@ -105,8 +105,8 @@ def soft_order(program: StageProgram, soft: Collection[int]) -> list[int]:
     ]
 
 
-def iteration_text(
-    program: StageProgram, soft: Collection[int] = (), kinds: Sequence[RowKind] = ()
+def iteration_source(
+    program: StageElimination, soft: Collection[int] = (), kinds: Sequence[RowKind] = ()
 ) -> str:
     """One ADMM iteration: both solves, then the update of X and W inside the backward solve.
 
@@ -133,7 +133,7 @@ def iteration_text(
 
 
 def _backward_loops(
-    program: StageProgram, soft: Collection[int], kinds: Sequence[RowKind]
+    program: StageElimination, soft: Collection[int], kinds: Sequence[RowKind]
 ) -> list[list[str]]:
     """Loops of the backward solve of each chain, in the order in which they run."""
     loops, place = {}, 0
@@ -204,17 +204,17 @@ class _Working:
     """The entries of a stage while it is eliminated; each is declared where it is first needed."""
 
     def __init__(
-        self, template: StageTemplate, program: StageProgram, K_text: Callable[[int], str]
+        self, template: StageTemplate, program: StageElimination, K_source: Callable[[int], str]
     ):
         self.lines: list[str] = []
         self._declared: set[str] = set()
         self._start: dict[str, list[str]] = {}
         at = 0
         for j, (column, in_K) in enumerate(zip(template.columns, template.in_K, strict=True)):
-            self._start[f"d{j}"] = [K_text(at)]
+            self._start[f"d{j}"] = [K_source(at)]
             at += 1
             for target, present in zip(column, in_K, strict=True):
-                self._start[self.name(j, target)] = [K_text(at)] if present else []
+                self._start[self.name(j, target)] = [K_source(at)] if present else []
                 at += present
         for place, (high, low) in enumerate(program.carried_pairs):  # what enters from before
             self._enter(template.slots, high, low, f"c{high}_{low}")
@@ -264,16 +264,16 @@ def read_K(position: int) -> str:
 
 
 def eliminate_stage(
-    template: StageTemplate, program: StageProgram, K_text: Callable[[int], str] = read_K
+    template: StageTemplate, program: StageElimination, K_source: Callable[[int], str] = read_K
 ) -> list[str]:
     """Right-looking elimination of one stage; every value of K is read once.
 
     Args:
         template: Of the stage.
         program: Whose stages these are.
-        K_text: Text of a value of K of the stage, by its position among them.
+        K_source: Text of a value of K of the stage, by its position among them.
     """
-    work = _Working(template, program, K_text)
+    work = _Working(template, program, K_source)
     position = 0
     for j, column in enumerate(template.columns):
         work.need(f"d{j}")
@@ -294,7 +294,7 @@ def eliminate_stage(
     return work.lines
 
 
-def _forward_stage(template: StageTemplate, program: StageProgram) -> list[str]:
+def _forward_stage(template: StageTemplate, program: StageElimination) -> list[str]:
     """Forward solve of one stage; leaves it over its pivots in W, but for leaves."""
     lines, into, out = [], _incoming(template), _outgoing(template)
     for i in range(template.n_nodes):
@@ -312,7 +312,7 @@ def _forward_stage(template: StageTemplate, program: StageProgram) -> list[str]:
     return lines
 
 
-def _entering(template: StageTemplate, program: StageProgram, node: int) -> str:
+def _entering(template: StageTemplate, program: StageElimination, node: int) -> str:
     """Text of what the stages before add to the right-hand side of a node."""
     text = f" + f{template.slots[node]}" if template.slots[node] >= 0 else ""
     if template.joins and template.joins[node] >= 0:
@@ -345,7 +345,7 @@ def _outgoing(template: StageTemplate) -> dict[int, list[tuple[int, int]]]:
 
 
 def _backward_stage(
-    template: StageTemplate, program: StageProgram, soft: tuple[int, ...], kinds: list[RowKind]
+    template: StageTemplate, program: StageElimination, soft: tuple[int, ...], kinds: list[RowKind]
 ) -> list[str]:
     """Solution of one stage and the ADMM update of its nodes."""
     lines, position = [], _positions(template)

@@ -20,7 +20,7 @@ from warpmpc.codegen.kernel_source import inlined, pointers, switch
 from warpmpc.codegen.native.preamble import INVERT_PIVOT, TINY
 from warpmpc.codegen.stage_functions import StagePlan
 from warpmpc.engines.staged.stage_source import eliminate_stage
-from warpmpc.symbolic.stage_elimination import StageProgram, StageTemplate
+from warpmpc.symbolic.stage_elimination import StageElimination, StageTemplate
 
 # Values of `qp.types.Status`.
 _FACTOR = r"""
@@ -70,7 +70,7 @@ _OF_L, _OF_NODES, _OF_K = range(3)
 
 
 def factor_body(
-    program: StageProgram,
+    program: StageElimination,
     templates: Sequence[StageTemplate],
     plan: StagePlan,
     names: Sequence[str],
@@ -107,7 +107,7 @@ def factor_body(
 
 
 def _factor_stage(
-    program: StageProgram,
+    program: StageElimination,
     template: StageTemplate,
     source: tuple[ScalarProgram, Access],
     dtype: str,
@@ -136,7 +136,7 @@ def _factor_stage(
             users.append(f"AT(Q, {at} + {i}) = {Q[i]}; AT(X, {at} + {i}) = old{i};")
     if stores_K:
         users += [f"AT(Kk, {i}) = {value};" for i, value in enumerate(values)]
-    users += eliminate_stage(template, program, K_text=lambda i: values[i])
+    users += eliminate_stage(template, program, K_source=lambda i: values[i])
     return [*reads, *head, *_when_needed(defined, users)]
 
 

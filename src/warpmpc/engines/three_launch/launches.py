@@ -1,7 +1,7 @@
 """The launches around the ADMM loop of one SQP iteration, on tiles in program order.
 
 Reads: `KKTStep`s, `ReportStep`s and evaluations of stages, as programs with their rows.  Produces:
-`FusedKernels`, callable under `jax.jit`: linearise and factorise without K in memory; report,
+`ThreeLaunchKernels`, callable under `jax.jit`: linearise and factorise without K in memory; report,
 search along the direction and take the step.
 """
 
@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 import warp as wp
 
-from warpmpc.codegen.kernel_source import Argument, FusedKernelText
+from warpmpc.codegen.kernel_source import Argument, KernelSource
 from warpmpc.codegen.stage_functions import StageCase, plan_stages
 from warpmpc.engines.ldl.launch import REGISTER_FILE
 from warpmpc.engines.runtime.ffi import launch
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.three_launch.factor_source import factor_body
 from warpmpc.engines.three_launch.search_source import REPORT_ROWS, SearchRule, search_body
-from warpmpc.symbolic.stage_elimination import StageProgram, StageTemplate
+from warpmpc.symbolic.stage_elimination import StageElimination, StageTemplate
 
 _FACTOR_BLOCK = 64
 # The elimination spills with fewer; trial points gain more from other warps than from registers.
@@ -32,7 +32,7 @@ _SEARCH_REGISTERS = {"float32": 80, "float64": 128}
 
 
 @dataclass(frozen=True, eq=False)
-class FusedStages:
+class ThreeLaunchPrograms:
     """All programs of one problem.
 
     Attributes:
@@ -45,7 +45,7 @@ class FusedStages:
         nodes: Node of each variable, then of each row.
     """
 
-    elimination: StageProgram
+    elimination: StageElimination
     templates: Sequence[StageTemplate]
     factor: Sequence[StageCase]
     evaluate: Sequence[StageCase]
@@ -77,10 +77,12 @@ class Factored:
     status: jax.Array
 
 
-class FusedKernels:
+class ThreeLaunchKernels:
     """Kernels of one problem; text is generated and compiled with the first call."""
 
-    def __init__(self, stages: FusedStages, rule: SearchRule, dtype: str, *, stores_K: bool):
+    def __init__(
+        self, stages: ThreeLaunchPrograms, rule: SearchRule, dtype: str, *, stores_K: bool
+    ):
         """Plans the tables.
 
         Args:
@@ -109,13 +111,13 @@ class FusedKernels:
 
     @cached_property
     def _factor_kernel(self) -> wp.Kernel:
-        return self.factor_text.kernel()
+        return self.factor_source.kernel()
 
     @cached_property
-    def factor_text(self) -> FusedKernelText:
+    def factor_source(self) -> KernelSource:
         """What the kernel of `factor` is made from."""
         outputs = [Argument(f"{name}_out") for name in ("factor", "K", "Q", "U", "R", "X")]
-        return FusedKernelText(
+        return KernelSource(
             name="fused_linearize_factor",
             title="Linearises the stages of an MPC problem and factorises its KKT matrix.",
             dtype=self._dtype,
@@ -146,13 +148,13 @@ class FusedKernels:
 
     @cached_property
     def _search_kernel(self) -> wp.Kernel:
-        return self.search_text.kernel()
+        return self.search_source.kernel()
 
     @cached_property
-    def search_text(self) -> FusedKernelText:
+    def search_source(self) -> KernelSource:
         """What the kernel of `search` is made from."""
         tables = ("points_in", "reports_in", "nodes_in")
-        return FusedKernelText(
+        return KernelSource(
             name="fused_line_search",
             title="Residuals of a QP, cost and violation of all trial points, next point.",
             dtype=self._dtype,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from warpmpc.codegen.emit_native import Access, place_text
+from warpmpc.codegen.emit_native import Access, place_source
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.kernel_source import inlined, pointers, switch
 from warpmpc.codegen.stage_functions import StagePlan
@@ -230,7 +230,7 @@ def search_body(
         lines = collected(c.program, a, dtype, REPORT_COLLECTED, **solution)
         # What is not finite is no number when it is subtracted from itself.
         values = [
-            f"GET(X, {place_text(place)})" for i in (count, count + 1) for place in a.inputs[i]
+            f"GET(X, {place_source(place)})" for i in (count, count + 1) for place in a.inputs[i]
         ]
         lines += [f"{{ const Pack x = {value}; poison += x - x; }}" for value in values]
         reports.append(lines)

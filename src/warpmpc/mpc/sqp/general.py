@@ -17,7 +17,7 @@ from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.mpc.line_search import Trial, choose, theta
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
-from warpmpc.mpc.stage_evaluation import Evaluation, StagePrograms
+from warpmpc.mpc.stage_evaluation import Evaluation, StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, QPState
 from warpmpc.qp.products import QPMatrices, total
 from warpmpc.qp.qp_solver import QPSolver
@@ -77,7 +77,7 @@ class Direction:
 class SQPIteration:
     """The iteration for one problem."""
 
-    def __init__(self, programs: StagePrograms, qp: QPSolver, settings: SQPSettings):
+    def __init__(self, programs: StageEvaluator, qp: QPSolver, settings: SQPSettings):
         """Keeps the parts.
 
         Args:

@@ -18,7 +18,7 @@ from warpmpc._errors import SettingsError
 from warpmpc.engines.ldl.launch import MAX_REGISTERS
 from warpmpc.engines.onchip.check_template import OnchipChecks
 from warpmpc.engines.onchip.end_template import OnchipEnd
-from warpmpc.engines.onchip.lane_source import LaneText, registers_of
+from warpmpc.engines.onchip.lane_source import LaneSource, registers_of
 from warpmpc.engines.onchip.lanes import LaneLayout, eliminate_lane
 from warpmpc.engines.onchip.launch import (
     OnchipCounts,
@@ -30,7 +30,7 @@ from warpmpc.engines.onchip.launch import (
     shared_bytes,
 )
 from warpmpc.engines.onchip.memory import LaneMemory
-from warpmpc.engines.onchip.solve_source import STATIC_SHARED, OnchipNumbers, OnchipText
+from warpmpc.engines.onchip.solve_source import STATIC_SHARED, OnchipConstants, OnchipSource
 from warpmpc.engines.onchip.solve_template import NO_PART, PHASES
 from warpmpc.engines.runtime.ffi import has_gpu, shared_memory_limit
 from warpmpc.engines.three_launch.search_source import REPORT_ROWS
@@ -40,7 +40,7 @@ from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
 from warpmpc.mpc.sqp.onchip_stages import OnchipStages
 from warpmpc.mpc.sqp.reports import Reports
 from warpmpc.mpc.sqp.three_launch import search_rule
-from warpmpc.mpc.stage_evaluation import StagePrograms
+from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, MPCWarmStart, QPState
 from warpmpc.qp.loops.tiles import inverse_rho
 from warpmpc.qp.qp_solver import QPSolver
@@ -59,7 +59,7 @@ _AT_LEAST_AT_ONCE = 4  # as many as an H200 holds of problems of 48 KB
 class OnchipIteration(SQPIteration):
     """The iteration for one problem."""
 
-    def __init__(self, programs: StagePrograms, qp: QPSolver, settings: SQPSettings):
+    def __init__(self, programs: StageEvaluator, qp: QPSolver, settings: SQPSettings):
         """Lays out the lanes and builds the programs of all stages.
 
         Args:
@@ -70,7 +70,7 @@ class OnchipIteration(SQPIteration):
         super().__init__(programs, qp, settings)
         self.memory = lane_memory(programs)
         plans = OnchipStages(programs, self.memory)
-        text = OnchipText(
+        text = OnchipSource(
             self.memory,
             plans.plans,
             search_rule(settings, programs.dtype),
@@ -160,7 +160,7 @@ class OnchipIteration(SQPIteration):
 
 
 def uses_onchip(
-    engine: str, programs: StagePrograms, qp: QPSolver, settings: SQPSettings, *, free: bool
+    engine: str, programs: StageEvaluator, qp: QPSolver, settings: SQPSettings, *, free: bool
 ) -> bool:
     """Whether solves are single launches; raises where that is wanted but impossible.
 
@@ -191,7 +191,7 @@ def uses_onchip(
 
 
 def onchip_obstacle(
-    programs: StagePrograms,
+    programs: StageEvaluator,
     qp: QPSolver,
     settings: SQPSettings,
     memory: Callable[[], LaneMemory],
@@ -235,7 +235,7 @@ def onchip_drawback(memory: LaneMemory, dtype: str) -> str | None:
     return None
 
 
-def lane_memory(programs: StagePrograms) -> LaneMemory:
+def lane_memory(programs: StageEvaluator) -> LaneMemory:
     """Where the numbers of a problem lie.
 
     Blocks of the reduction are in registers that are left, if that makes room for more problems.
@@ -253,11 +253,11 @@ def _room(memory: LaneMemory, dtype: str) -> tuple[int, bool]:
     return problems_held(memory, dtype), shared_bytes(memory, dtype) > STATIC_SHARED
 
 
-def _without_parameters(programs: StagePrograms) -> LaneMemory:
+def _without_parameters(programs: StageEvaluator) -> LaneMemory:
     """The same without parameters."""
     layout = LaneLayout(programs.assembly, row_kinds(programs.problem, EQUALITY_TOLERANCE))
     memory = LaneMemory(layout, eliminate_lane(layout))
-    text, block = LaneText(memory, programs.dtype), memory.n_separators**2
+    text, block = LaneSource(memory, programs.dtype), memory.n_separators**2
     if text.folds or not block:
         return memory
     left = MAX_REGISTERS - needed_registers(memory, programs.dtype)
@@ -273,10 +273,10 @@ def _problems_at_once(memory: LaneMemory, dtype: str) -> int:
     return min(problems_at_once(memory, dtype), _MOST_AT_ONCE)
 
 
-def _numbers(qp: QPSolver, dtype: str) -> OnchipNumbers:
+def _numbers(qp: QPSolver, dtype: str) -> OnchipConstants:
     settings = qp.settings
     row, equal, free = inverse_rho(settings, dtype)
-    return OnchipNumbers(
+    return OnchipConstants(
         sigma=settings.sigma,
         relaxation=settings.relaxation,
         inverse_rho=(row, equal, free),

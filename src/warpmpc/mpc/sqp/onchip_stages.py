@@ -21,7 +21,7 @@ from warpmpc.engines.onchip.lanes import LANES, LaneLayout
 from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.engines.onchip.rounds import item_table
 from warpmpc.engines.onchip.solve_source import OnchipPlans
-from warpmpc.mpc.stage_evaluation import StagePrograms
+from warpmpc.mpc.stage_evaluation import StageEvaluator
 
 MAIN, REST = 0, 1  # numbers of parts
 _ROUND = 10  # what a round costs, in numbers that are written
@@ -47,7 +47,7 @@ class StagePart:
 class OnchipStages:
     """Stage programs with offsets in the memory of a lane for what they read and write."""
 
-    def __init__(self, programs: StagePrograms, memory: LaneMemory):
+    def __init__(self, programs: StageEvaluator, memory: LaneMemory):
         """Builds both plans.
 
         Args:
@@ -198,7 +198,7 @@ class OnchipStages:
         return np.array(found, dtype=np.int64).reshape(points.shape)
 
 
-def stage_parts(programs: StagePrograms, layout: LaneLayout) -> list[StagePart]:
+def stage_parts(programs: StageEvaluator, layout: LaneLayout) -> list[StagePart]:
     """Parts of all groups: of the ways to divide them that are tried, the one with least work.
 
     What most stages have may be all that they have, or what they share with another group.
@@ -210,7 +210,7 @@ def stage_parts(programs: StagePrograms, layout: LaneLayout) -> list[StagePart]:
     return min(tried, key=lambda parts: _work(programs, layout, parts))
 
 
-def _divided(programs: StagePrograms, common: frozenset[str]) -> list[StagePart]:
+def _divided(programs: StageEvaluator, common: frozenset[str]) -> list[StagePart]:
     """Parts of all groups; a stage that lacks one of the common rows is a rest as a whole."""
     parts = []
     for group, model in enumerate(programs.models):
@@ -225,7 +225,7 @@ def _divided(programs: StagePrograms, common: frozenset[str]) -> list[StagePart]
     return parts
 
 
-def _work(programs: StagePrograms, layout: LaneLayout, parts: list[StagePart]) -> int:
+def _work(programs: StageEvaluator, layout: LaneLayout, parts: list[StagePart]) -> int:
     """Numbers that lanes write one after the other: they wait for those with another program."""
     found: dict[tuple[int, int], set[int]] = {}
     for part in parts:

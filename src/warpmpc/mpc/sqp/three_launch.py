@@ -1,7 +1,7 @@
 """SQP iterations in three launches each: linearise and factorise, ADMM, line search.
 
-Reads: the stage functions of a problem and a staged QP engine.  Produces: `FusedIteration`, the
-same iteration as `SQPIteration` without K, A or any other matrix in memory but the factors.  It
+Reads: the stage functions of a problem and a staged QP engine.  Produces: `ThreeLaunchIteration`,
+the same iteration as `SQPIteration` without K, A or any other matrix in memory but the factors.  It
 exists for a fixed number of iterations and for QPs that need neither scaling nor another rho.
 """
 
@@ -24,23 +24,23 @@ from warpmpc.engines.runtime.admm_types import UNCHECKED, LoopData, LoopLimits, 
 from warpmpc.engines.runtime.loading import load_together
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.launch import StagedKernels
-from warpmpc.engines.three_launch.launches import FusedKernels, FusedStages
+from warpmpc.engines.three_launch.launches import ThreeLaunchKernels, ThreeLaunchPrograms
 from warpmpc.engines.three_launch.search_source import REPORT_ROWS, SearchRule
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
 from warpmpc.mpc.sqp.reports import Reports
-from warpmpc.mpc.stage_evaluation import StagePrograms
+from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, QPState
 from warpmpc.qp.loops.kernels import KernelLoop
-from warpmpc.qp.loops.tiles import NodeOrder, inverse_rho, loop_numbers
+from warpmpc.qp.loops.tiles import NodeOrder, inverse_rho, loop_constants
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import BOUND_LARGE, EQUALITY_TOLERANCE
 from warpmpc.qp.types import Status
 from warpmpc.symbolic.derivatives.kkt_stages import KKTStep, StageFunctions, kkt_steps
 from warpmpc.symbolic.derivatives.qp_residuals import report_steps
 from warpmpc.symbolic.derivatives.row_kinds import row_kinds
-from warpmpc.symbolic.stage_elimination import StageProgram, StageTemplate
+from warpmpc.symbolic.stage_elimination import StageElimination, StageTemplate
 
 _LOG = logging.getLogger(__name__)
 # Longer stage programs are cut into chunks, which only separate launches can be.
@@ -60,10 +60,10 @@ class _Carry:
     qp_iterations: jax.Array
 
 
-class FusedIteration(SQPIteration):
+class ThreeLaunchIteration(SQPIteration):
     """The iteration for one problem; how it begins is a matter of `SQPIteration`."""
 
-    def __init__(self, programs: StagePrograms, qp: QPSolver, settings: SQPSettings):
+    def __init__(self, programs: StageEvaluator, qp: QPSolver, settings: SQPSettings):
         """See `obstacle` for what it cannot do.
 
         Args:
@@ -72,7 +72,7 @@ class FusedIteration(SQPIteration):
             settings: Of the iteration.
         """
         super().__init__(programs, qp, settings)
-        self._launches: dict[bytes, FusedLaunches] = {}
+        self._launches: dict[bytes, ThreeLaunches] = {}
         self._kinds = row_kinds(programs.problem, EQUALITY_TOLERANCE)
 
     def run(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History | None]:
@@ -85,7 +85,7 @@ class FusedIteration(SQPIteration):
         del always
         return self._at(now.z.shape[0]).run(now, p, 1)[0]
 
-    def _at(self, tiles: int) -> FusedLaunches:
+    def _at(self, tiles: int) -> ThreeLaunches:
         """The launches for so many tiles; they depend on the order of the elimination."""
         loop = self.qp.loop
         kernels = loop.staged_at(tiles) if isinstance(loop, KernelLoop) else None
@@ -93,19 +93,19 @@ class FusedIteration(SQPIteration):
         key = kernels.program.node_order.tobytes()
         if key not in self._launches:
             given = (self.programs, self.qp, self.settings, kernels.program)
-            self._launches[key] = FusedLaunches(*given)
+            self._launches[key] = ThreeLaunches(*given)
         return self._launches[key].around(kernels.with_kinds(self._kinds), tiles)
 
 
-class FusedLaunches:
+class ThreeLaunches:
     """Iterations with the kernels of one elimination."""
 
     def __init__(
         self,
-        programs: StagePrograms,
+        programs: StageEvaluator,
         qp: QPSolver,
         settings: SQPSettings,
-        program: StageProgram,
+        program: StageElimination,
     ):
         """Builds the programs of all stages.
 
@@ -120,7 +120,7 @@ class FusedLaunches:
         self._order = NodeOrder(program, programs.problem.n_vars)
         checks = qp.settings.check_every
         self._limits = LoopLimits(checks or UNCHECKED, qp.settings.max_iter, qp.settings.max_iter)
-        self._kernels = FusedKernels(
+        self._kernels = ThreeLaunchKernels(
             self._stages(),
             search_rule(settings, programs.dtype),
             programs.dtype,
@@ -129,14 +129,14 @@ class FusedLaunches:
         self._numbers = _numbers(qp, programs.dtype)
         self._reports = Reports(settings, programs.dtype)
 
-    def around(self, kernels: StagedKernels, tiles: int) -> FusedLaunches:
+    def around(self, kernels: StagedKernels, tiles: int) -> ThreeLaunches:
         """The same around an ADMM loop of this elimination, ready for so many tiles."""
         load_together([*kernels.to_load(tiles), *self._kernels.to_load()])
         other = copy(self)
         other._admm = kernels
         return other
 
-    def _stages(self) -> FusedStages:
+    def _stages(self) -> ThreeLaunchPrograms:
         programs, at, program = self.programs, self.programs.assembly, self._program
         point = dict(programs.point_rows)
         if "y" in point:  # multipliers stand in X
@@ -148,7 +148,7 @@ class FusedLaunches:
         d_rows = [self._order.vars[rows] for rows in at.w_rows]
         g_rows = [self._order.rows[rows] for rows in at.g_rows]
         reports = report_steps(at, stages, d_rows, g_rows)
-        return FusedStages(
+        return ThreeLaunchPrograms(
             elimination=program,
             templates=[template for template, _ in factor],
             factor=[case for _, case in factor],
@@ -224,7 +224,7 @@ class FusedLaunches:
             found.R,
             data,
             state,
-            loop_numbers(self.qp.settings, self.programs.dtype),
+            loop_constants(self.qp.settings, self.programs.dtype),
             jnp.asarray(0, dtype=jnp.int32),
             self._limits,
         )
@@ -262,7 +262,7 @@ def _factor_case(step: KKTStep) -> StageCase:
 
 
 def _numbers(qp: QPSolver, dtype: str) -> np.ndarray:
-    """Of `FusedKernels.factor`."""
+    """Of `ThreeLaunchKernels.factor`."""
     inverses = inverse_rho(qp.settings, dtype)
     return np.array([qp.settings.sigma, *inverses, EQUALITY_TOLERANCE, BOUND_LARGE], dtype=dtype)
 
@@ -302,7 +302,7 @@ def search_rule(settings: SQPSettings, dtype: str) -> SearchRule:
     )
 
 
-def build_iteration(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> SQPIteration:
+def build_iteration(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> SQPIteration:
     """The iteration for a problem: in three launches where that is possible and not forbidden.
 
     Args:
@@ -312,21 +312,21 @@ def build_iteration(programs: StagePrograms, qp: QPSolver, settings: SQPSettings
     """
     reason = _reason(programs, qp, settings)
     if reason is None:
-        return FusedIteration(programs, qp, settings)
+        return ThreeLaunchIteration(programs, qp, settings)
     _LOG.info("an SQP iteration is more than three launches because %s", reason)
     return SQPIteration(programs, qp, settings)
 
 
-def is_fused(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> bool:
+def uses_three_launches(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> bool:
     """Whether `build_iteration` makes an iteration in three launches."""
     return _reason(programs, qp, settings) is None
 
 
-def _reason(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> str | None:
+def _reason(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> str | None:
     return "fused is False" if settings.fused is False else obstacle(programs, qp, settings)
 
 
-def refuse_fused(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> None:
+def refuse_three_launches(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> None:
     """Raises where fused iterations are wanted but impossible."""
     reason = obstacle(programs, qp, settings) if settings.fused else None
     if reason is not None:
@@ -335,7 +335,7 @@ def refuse_fused(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -
         )
 
 
-def obstacle(programs: StagePrograms, qp: QPSolver, settings: SQPSettings) -> str | None:
+def obstacle(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> str | None:
     """Why iterations cannot be fused, or None."""
     loop, admm = qp.loop, qp.settings
     unrolled = isinstance(loop, KernelLoop) and loop.staged_at(1) is not None

@@ -20,7 +20,7 @@ from warpmpc.qp.linear_solvers.base import LDLSettings, LinearSystem
 from warpmpc.qp.linear_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.products import QPMatrices, rounded
 from warpmpc.symbolic.elimination import eliminate
-from warpmpc.symbolic.float32_accuracy import TypicalSystem
+from warpmpc.symbolic.float32_accuracy import RepresentativeSystem
 from warpmpc.symbolic.float32_ordering import safe_amd
 from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.pattern import IntArray
@@ -38,7 +38,7 @@ class KKTSystem:
         dtype: "float32" or "float64".
         soft_rows: Rows of A that are soft.
         light: Variables with a stored diagonal of P that is known to be too small.
-        typical: Numbers of K, if they are known; stage-wise orders are tried on them.
+        representative: Numbers of K, if they are known; stage-wise orders are tried on them.
     """
 
     kkt: KKTPattern
@@ -48,10 +48,10 @@ class KKTSystem:
     dtype: str
     soft_rows: IntArray
     light: IntArray
-    typical: TypicalSystem | None = None
+    representative: RepresentativeSystem | None = None
 
     @property
-    def weak(self) -> IntArray:
+    def light_variables(self) -> IntArray:
         """Variables without enough weight of their own: only sigma, or little, on the diagonal."""
         without = np.setdiff1d(np.arange(self.kkt.n_vars), self.P_diagonal[1])
         return np.union1d(without, self.light).astype(np.int32)
@@ -127,7 +127,7 @@ class SparseEngine:
     def __init__(self, system: KKTSystem):
         """Analyses K with an AMD that float32 bears."""
         pattern = system.kkt.K_pattern
-        elimination = eliminate(pattern, safe_amd(system.kkt, system.weak))
+        elimination = eliminate(pattern, safe_amd(system.kkt, system.light_variables))
         source, ones = np.arange(pattern.nnz, dtype=np.int32), np.ones(pattern.nnz)
         linear = LinearSystem(elimination, source, pattern.nnz, system.dtype, ones)
         self._system, self._ldl = system, WarpLDL(linear, LDLSettings())

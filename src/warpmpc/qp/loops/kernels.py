@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from warpmpc._errors import PatternError, SettingsError
-from warpmpc.engines.panels.launch import RolledKernels
+from warpmpc.engines.panels.launch import PanelKernels
 from warpmpc.engines.runtime.tiles import LANES, tile_count
 from warpmpc.engines.staged.launch import StagedKernels
 from warpmpc.engines.staged.tuning import Measured
@@ -31,11 +31,11 @@ from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.float32_ordering import safe_amd
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.stage_elimination import (
-    StageProgram,
-    build_stage_program,
-    build_two_sided_program,
+    StageElimination,
+    build_stage_elimination,
+    build_two_sided_elimination,
 )
-from warpmpc.symbolic.storage_order import Program
+from warpmpc.symbolic.storage_order import StoredElimination
 
 _LOG = logging.getLogger(__name__)
 # Straight-line code beyond this many multiply-adds takes too long to compile.
@@ -140,8 +140,8 @@ def staged_loop(
     """
     kkt = system.kkt
     labels = checked_stages(stages, kkt.K_pattern.n_cols)
-    program = build_stage_program(kkt, labels, system.weak, system.typical)
-    code = staged.code or ("unrolled" if program.code_size <= _LARGEST_CODE else "rolled")
+    program = build_stage_elimination(kkt, labels, system.light_variables, system.representative)
+    code = staged.code or ("unrolled" if program.code_size <= _LARGEST_CODE else "panels")
     _LOG.info(
         "staged engine: %s code, %d templates, %d multiply-adds, nnz(L) = %d",
         code,
@@ -154,21 +154,23 @@ def staged_loop(
         variants = StagedVariants(build, staged.shape, tune=staged.tune)
         return KernelLoop(system, variants.first, settings, variants)
     staged.refuse_unrolled_only()
-    rolled = _rolled(program, system)
-    if rolled is None:
+    panels = _panel_kernels(program, system)
+    if panels is None:
         raise PatternError(
             "The stages are too large for the staged engine: the unknowns alive at once do not fit "
             'into shared memory.  Use engine="sparse".'
         )
-    return KernelLoop(system, rolled, settings)
+    return KernelLoop(system, panels, settings)
 
 
 def _unrolled(
-    system: KKTSystem, program: StageProgram, labels: IntArray, sides: int
+    system: KKTSystem, program: StageElimination, labels: IntArray, sides: int
 ) -> StagedKernels:
     """Kernels of the program, or of another one with two sides."""
     if sides == 2:
-        program = build_two_sided_program(system.kkt, labels, system.weak, system.typical)
+        program = build_two_sided_elimination(
+            system.kkt, labels, system.light_variables, system.representative
+        )
     soft = _soft_nodes(program, system)
     return StagedKernels(program, system.kkt.n_vars, system.dtype, soft=soft)
 
@@ -176,19 +178,19 @@ def _unrolled(
 def sparse_loop(system: KKTSystem, settings: ADMMSettings) -> KernelLoop | None:
     """The loop for any pattern, by tables; None where too many unknowns are alive at once."""
     pattern = system.kkt.K_pattern
-    elimination = eliminate(pattern, safe_amd(system.kkt, system.weak))
-    program = Program(elimination, np.arange(pattern.nnz, dtype=np.int32))
-    kernels = _rolled(program, system)
+    elimination = eliminate(pattern, safe_amd(system.kkt, system.light_variables))
+    program = StoredElimination(elimination, np.arange(pattern.nnz, dtype=np.int32))
+    kernels = _panel_kernels(program, system)
     return None if kernels is None else KernelLoop(system, kernels, settings)
 
 
-def _rolled(program: Program, system: KKTSystem) -> RolledKernels | None:
+def _panel_kernels(program: StoredElimination, system: KKTSystem) -> PanelKernels | None:
     soft = _soft_nodes(program, system)
-    kernels = RolledKernels(program, system.kkt.n_vars, system.dtype, soft)
+    kernels = PanelKernels(program, system.kkt.n_vars, system.dtype, soft)
     return kernels if kernels.fits else None
 
 
-def _soft_nodes(program: Program, system: KKTSystem) -> list[int]:
+def _soft_nodes(program: StoredElimination, system: KKTSystem) -> list[int]:
     rows = system.kkt.n_vars + system.soft_rows
     return np.flatnonzero(np.isin(program.node_order, rows)).tolist()
 

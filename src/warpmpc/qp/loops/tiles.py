@@ -20,14 +20,14 @@ from warpmpc.qp.loops.general import LoopEnd
 from warpmpc.qp.scaling import RHO_MIN, Residuals, ScaledQP
 from warpmpc.qp.types import ADMMSettings, Status
 from warpmpc.symbolic.pattern import IntArray
-from warpmpc.symbolic.storage_order import Program
+from warpmpc.symbolic.storage_order import StoredElimination
 
 
 class LoopKernels(Protocol):
     """Kernels of one program; they choose their launch shapes."""
 
     @property
-    def program(self) -> Program:
+    def program(self) -> StoredElimination:
         """Which order nodes and values are in."""
         ...
 
@@ -69,7 +69,7 @@ class _Carry:
     iteration: jax.Array
 
 
-def loop_numbers(settings: ADMMSettings, dtype: str) -> np.ndarray:
+def loop_constants(settings: ADMMSettings, dtype: str) -> np.ndarray:
     """What kernels have to know of the settings."""
     names = ("sigma", "relaxation", "eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")
     inverses = inverse_rho(settings, dtype)[:2]
@@ -98,7 +98,7 @@ class TileLoop:
         self.program = kernels.program
         self._order = NodeOrder(self.program, system.kkt.n_vars)
         self._soft_rows = self.program.node_order[kernels.soft_nodes] - system.kkt.n_vars
-        self._numbers = loop_numbers(settings, system.dtype)
+        self._numbers = loop_constants(settings, system.dtype)
 
     def run(
         self,
@@ -214,7 +214,7 @@ class NodeOrder:
         row_diagonals: Where the diagonals of rows stand among the values of K.
     """
 
-    def __init__(self, program: Program, n_vars: int):
+    def __init__(self, program: StoredElimination, n_vars: int):
         """Inverts the order of the nodes."""
         position = np.empty(program.n_nodes, dtype=np.int32)
         position[program.node_order] = np.arange(program.n_nodes)

@@ -1,8 +1,8 @@
 """The numbers of the KKT matrix stage by stage, in the order in which they are eliminated.
 
-Reads: a `StageProgram` and the stage functions of an MPC problem.  Produces: `KKTStep`s: functions
-that give all values of K, the linear cost and the bounds of one stage of the elimination, so that
-it can be eliminated without K in memory.
+Reads: a `StageElimination` and the stage functions of an MPC problem.  Produces: `KKTStep`s:
+functions that give all values of K, the linear cost and the bounds of one stage of the elimination,
+so that it can be eliminated without K in memory.
 
 A column of K may have contributions of two neighbouring stages (rows of stage k reach z_{k+1}, and
 so may its cost); they are added symbolically.  Elimination stages that are made of the same
@@ -21,7 +21,7 @@ import numpy as np
 from warpmpc.symbolic.derivatives.assembly import Assembly
 from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.pattern import IntArray
-from warpmpc.symbolic.stage_elimination import StageProgram, StageTemplate
+from warpmpc.symbolic.stage_elimination import StageElimination, StageTemplate
 
 Tables = Mapping[str, Sequence[Any]]
 Entry = tuple[tuple[int, int, str, int], ...]  # (stage, group, output, element) to be added up
@@ -123,7 +123,7 @@ class StageFunctions:
 
 
 def kkt_steps(
-    program: StageProgram,
+    program: StageElimination,
     kkt: KKTPattern,
     assembly: Assembly,
     stages: StageFunctions,
@@ -176,7 +176,7 @@ class _Place:
     K: int
 
 
-def _places(program: StageProgram) -> list[_Place]:
+def _places(program: StageElimination) -> list[_Place]:
     found = []
     for run in program.runs:
         t = run.template
@@ -193,7 +193,7 @@ def _flat(wanted: tuple[tuple[tuple[Source, ...], ...], ...]) -> list[tuple[Sour
 class _Sources:
     """Which contributions make up each value of K, of the linear cost and of the bounds."""
 
-    def __init__(self, program: StageProgram, kkt: KKTPattern, assembly: Assembly):
+    def __init__(self, program: StageElimination, kkt: KKTPattern, assembly: Assembly):
         problem = assembly.problem
         self._program, self._kkt = program, kkt
         self._stage = np.concatenate([problem.var_stage, problem.con_stage])

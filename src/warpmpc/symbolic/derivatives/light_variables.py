@@ -76,7 +76,7 @@ def variable_weights(assembly: Assembly, params: np.ndarray, rho: tuple[float, f
     return weights
 
 
-def weak_variables(assembly: Assembly, weights: Weights, sigma: float) -> list[IntArray]:
+def find_light_variables(assembly: Assembly, weights: Weights, sigma: float) -> list[IntArray]:
     """Variables whose rows would lose more than three and a half digits; then smaller sets.
 
     All stages of a group decide alike, so that they keep one elimination.

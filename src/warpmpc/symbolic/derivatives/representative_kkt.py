@@ -1,6 +1,6 @@
 """K of an MPC problem at a representative point, to try orders of elimination on.
 
-Reads: an `Assembly` and the weights of its variables.  Produces: `trial.TypicalSystem`; what
+Reads: an `Assembly` and the weights of its variables.  Produces: `trial.RepresentativeSystem`; what
 instances may differ in counts as its worst.
 """
 
@@ -19,7 +19,7 @@ from warpmpc.symbolic.derivatives.light_variables import (
     representative_values,
 )
 from warpmpc.symbolic.derivatives.row_kinds import RowKind, row_kinds
-from warpmpc.symbolic.float32_accuracy import TypicalSystem, typical_system
+from warpmpc.symbolic.float32_accuracy import RepresentativeSystem, representative_system
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import IntArray
 
@@ -30,15 +30,15 @@ _GROWN = 10.0  # what rho is multiplied by in usual runs, by adaptation and scal
 _SAME = 1e-6  # weights that differ by less are one
 
 
-def typical_of(
+def representative_of(
     assembly: Assembly,
     rho: tuple[float, float, float],
     sigma: float,
     weights: Weights,
-    fewer_weak: Sequence[IntArray],
+    fewer_light: Sequence[IntArray],
     *,
     grows: bool = False,
-) -> TypicalSystem | None:
+) -> RepresentativeSystem | None:
     """K of a problem; None if its numbers are not known, or if it is too large to be tried.
 
     A scaled K loses as many digits as one that is not, with another rho and sigma: its factors
@@ -49,7 +49,7 @@ def typical_of(
         rho: Of inequality rows, of equality rows, and of rows without bounds.
         sigma: Regularisation of the Hessian.
         weights: Of the variables.
-        fewer_weak: Of `TypicalSystem`.
+        fewer_light: Of `RepresentativeSystem`.
         grows: Whether rho is adapted, or QPs are scaled.
     """
     problem = assembly.problem
@@ -63,7 +63,7 @@ def typical_of(
     if grows:
         rho = (_GROWN * rho[0], _GROWN * rho[1], rho[2])
     rows = least_rho(assembly, rho)
-    return typical_system(kkt, _with_least(qp, assembly, weights), rows, sigma, fewer_weak)
+    return representative_system(kkt, _with_least(qp, assembly, weights), rows, sigma, fewer_light)
 
 
 def _with_least(qp: HostQP, assembly: Assembly, weights: Weights) -> HostQP:
@@ -85,7 +85,7 @@ def least_rho(assembly: Assembly, rho: tuple[float, float, float]) -> np.ndarray
 
     Args:
         assembly: The problem.
-        rho: As in `typical_of`.
+        rho: As in `representative_of`.
     """
     A, problem = assembly.A_pattern, assembly.problem
     kinds = row_kinds(problem, _EQUALITY_TOLERANCE)

@@ -1,6 +1,6 @@
 """What the bounds of a row tell before any number is known.
 
-Reads: an `MPCProblem` and the nodes of a `StageProgram`.  Produces: a `RowKind` per row and per
+Reads: an `MPCProblem` and the nodes of a `StageElimination`.  Produces: a `RowKind` per row and per
 node of a stage.  Kernels that know it read neither 1/rho nor a second bound from memory.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.symbolic.derivatives.stage_model import are_equal
-from warpmpc.symbolic.stage_elimination import StageProgram, StageRun
+from warpmpc.symbolic.stage_elimination import StageElimination, StageRun
 
 
 class RowKind(Enum):
@@ -55,7 +55,9 @@ def _kind(lower: ca.SX, upper: ca.SX, apart: float) -> RowKind:
     return RowKind.UNKNOWN
 
 
-def stage_kinds(program: StageProgram, run: StageRun, kinds: Sequence[RowKind]) -> list[RowKind]:
+def stage_kinds(
+    program: StageElimination, run: StageRun, kinds: Sequence[RowKind]
+) -> list[RowKind]:
     """Kind of each node of a run's stages; `UNKNOWN` where they differ, and for variables.
 
     Args:
