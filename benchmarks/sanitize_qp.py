@@ -17,10 +17,10 @@ from warpmpc.engines.panels.shape import factor_bytes, loop_bytes, scratch_numbe
 from warpmpc.engines.panels.sweep_plan import PanelNodes, deal, panel_items
 from warpmpc.engines.staged.kernels import staged_admm_kernel, staged_factor_kernel
 from warpmpc.engines.staged.stage_source import factor_source, iteration_source, side_layout
+from warpmpc.symbolic.elimination import product_terms
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.symbolic.stage_elimination import build_stage_elimination
-from warpmpc.symbolic.storage_order import product_terms
 from warpmpc.systems.patterns import cartpole
 
 TILES, ITERATIONS, CHECK_EVERY, LEAD = 2, 6, 3, 2

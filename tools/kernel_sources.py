@@ -110,7 +110,7 @@ def normalised(source: str) -> str:
     source = re.sub(r"\w+__locals__(\w+)", r"\1", source)
     source = re.sub(r"^#line.*\n", "", source, flags=re.MULTILINE)
     source = re.sub(r"//[^\n]*\.py:\d+.*", "//", source)
-    source = re.sub(r"\b(\w+?)_[0-9a-f]{8}\b(?=_cpu|_cuda|\b)", r"\1", source)
+    source = re.sub(r"_[0-9a-f]{8}(?=_(?:cpu|cuda)_|\b)", "", source)
     names = sorted(set(re.findall(r"static (?:CUDA_CALLABLE )?\w+ (\w+)_\d+\(", source)))
     for name in names:
         source = re.sub(rf"\b{name}_\d+\(", f"{name}(", source)

@@ -34,8 +34,7 @@ from warpmpc.problem.stage import Soft, Stage
 from warpmpc.qp.ldl_solver import LDLFactor, LDLSolver
 from warpmpc.qp.linear_solvers.base import LDLSettings
 from warpmpc.qp.qp_solver import QPSolver
-from warpmpc.qp.staged_settings import StagedSettings
-from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, RowClass, Status
+from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, RowClass, StagedSettings, Status
 from warpmpc.sim.rollout import rollout
 from warpmpc.sim.types import Rollout
 from warpmpc.viz.solution_figure import plot

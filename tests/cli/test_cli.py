@@ -12,8 +12,10 @@ import jax
 import pytest
 
 from warpmpc.cli import environment
-from warpmpc.cli.main import COMMANDS, build_parser, main
+from warpmpc.cli.main import build_parser, commands, main
 from warpmpc.codegen.cache import cache_folder
+
+COMMANDS = commands()
 
 
 def python(code: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 from sqp_cases import FIXED, FIXED_QP, TIGHT, arm
 
 from warpmpc import MPCSolver
-from warpmpc.mpc.memory import result_values
+from warpmpc.mpc.batching import result_values
 from warpmpc.qp import batching as batches
 from warpmpc.systems import car, cartpole, linear, quadrotor, quadrotor_obstacles
 

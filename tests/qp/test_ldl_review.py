@@ -7,7 +7,7 @@ import scipy.sparse as sp
 import warpmpc as wm
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.stage_blocks import find_stage_blocks
+from warpmpc.symbolic.stage_elimination import find_stage_blocks
 
 FULL = np.array([[4.0, 1.0, 0.5], [1.0, -5.0, 2.0], [0.5, 2.0, 6.0]])
 

@@ -20,7 +20,7 @@ from warpmpc import (
     StagedSettings,
     Status,
 )
-from warpmpc.engines.staged.shape import StagedShape
+from warpmpc.engines.staged.launch import StagedShape
 from warpmpc.systems import linear_mpc
 
 HORIZON, BATCH = 3, 40

@@ -10,8 +10,7 @@ from mpc_cases import WholeProblem, mixed_stages, pendulum
 
 from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.symbolic.derivatives.assembly import Assembly
-from warpmpc.symbolic.derivatives.hessian import HessianRule
-from warpmpc.symbolic.derivatives.stage_model import StageModel
+from warpmpc.symbolic.derivatives.stage_model import HessianRule, StageModel
 
 PROBLEMS = {"mixed": mixed_stages, "pendulum": lambda: pendulum(5).problem()}
 EXACT = HessianRule("exact", "none")

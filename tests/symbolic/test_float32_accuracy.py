@@ -13,18 +13,21 @@ from mpc_cases import WholeProblem
 from scipy.sparse.csgraph import connected_components
 
 from warpmpc import OCP, ADMMSettings, MPCSolver, QPSolver, SettingsError, SQPSettings
-from warpmpc.symbolic import float32_accuracy
+from warpmpc.symbolic import float32_ordering as float32_accuracy
 from warpmpc.symbolic import stage_elimination as stage_program
 from warpmpc.symbolic.derivatives import representative_kkt as representative
-from warpmpc.symbolic.derivatives.host_qp import HostQP
+from warpmpc.symbolic.derivatives.assembly import HostQP
 from warpmpc.symbolic.derivatives.representative_kkt import least_rho
 from warpmpc.symbolic.elimination import eliminate
-from warpmpc.symbolic.float32_accuracy import representative_system
-from warpmpc.symbolic.float32_ordering import safe_stagewise
+from warpmpc.symbolic.float32_ordering import representative_system, safe_stagewise
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.stage_elimination import build_stage_elimination, build_two_sided_elimination
-from warpmpc.symbolic.stage_sides import one_sided_orders, two_sided_orders
+from warpmpc.symbolic.stage_elimination import (
+    build_stage_elimination,
+    build_two_sided_elimination,
+    one_sided_orders,
+    two_sided_orders,
+)
 from warpmpc.systems import car, cartpole, linear, pendulum, quadrotor, quadrotor_obstacles
 
 SYSTEMS = {m.__name__.rsplit(".", 1)[-1]: m for m in (pendulum, car, linear, cartpole)}

@@ -9,10 +9,8 @@ import scipy.sparse as sp
 from mpc_cases import WholeProblem, mixed_stages, pendulum
 
 from warpmpc.problem.ocp.ocp import OCP
-from warpmpc.symbolic.derivatives.assembly import Assembly
-from warpmpc.symbolic.derivatives.hessian import HessianRule
-from warpmpc.symbolic.derivatives.host_qp import host_qp
-from warpmpc.symbolic.derivatives.stage_model import StageModel
+from warpmpc.symbolic.derivatives.assembly import Assembly, host_qp
+from warpmpc.symbolic.derivatives.stage_model import HessianRule, StageModel
 
 PROBLEMS = {"mixed": mixed_stages, "pendulum": lambda: pendulum(5).problem()}
 

@@ -8,13 +8,12 @@ import pytest
 
 from warpmpc import OCP
 from warpmpc.symbolic.derivatives.assembly import Assembly
-from warpmpc.symbolic.derivatives.hessian import HessianRule
-from warpmpc.symbolic.derivatives.light_variables import (
+from warpmpc.symbolic.derivatives.representative_kkt import (
     Weights,
     find_light_variables,
     variable_weights,
 )
-from warpmpc.symbolic.derivatives.stage_model import StageModel
+from warpmpc.symbolic.derivatives.stage_model import HessianRule, StageModel
 
 RHO = (0.1, 100.0)
 SIGMA = 1e-6

@@ -14,7 +14,7 @@ from oracles import dense_pattern
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import SparsePattern
-from warpmpc.symbolic.stage_blocks import StageBlocks, find_stage_blocks
+from warpmpc.symbolic.stage_elimination import StageBlocks, find_stage_blocks
 from warpmpc.systems import patterns
 
 

@@ -21,8 +21,7 @@ from warpmpc.engines.panels.launch import PanelKernels
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
 from warpmpc.engines.runtime.tiles import from_tiles, to_tiles
 from warpmpc.problem.evaluation import initial_guess
-from warpmpc.symbolic.derivatives.hessian import HessianRule
-from warpmpc.symbolic.derivatives.stage_model import StageModel
+from warpmpc.symbolic.derivatives.stage_model import HessianRule, StageModel
 from warpmpc.systems import humanoid_shape, humanoid_tree
 
 # Section 5.8 of PROBLEMS.md: q, dq and ddq of its test vector, and what they lead to.

@@ -13,8 +13,7 @@ from warpmpc import systems
 from warpmpc._errors import ProblemError
 from warpmpc.problem.evaluation import initial_guess
 from warpmpc.symbolic.derivatives.assembly import Assembly
-from warpmpc.symbolic.derivatives.hessian import HessianRule
-from warpmpc.symbolic.derivatives.stage_model import StageModel
+from warpmpc.symbolic.derivatives.stage_model import HessianRule, StageModel
 from warpmpc.systems import patterns
 
 NAMES = sorted(systems.SYSTEMS)

@@ -58,8 +58,9 @@ def commands() -> dict[str, Command]:
     return {**COMMANDS, **{entry.name: entry.load() for entry in entry_points(group=COMMAND_GROUP)}}
 
 
-def build_parser(available: Mapping[str, Command]) -> argparse.ArgumentParser:
-    """The parser with some subcommands."""
+def build_parser(available: Mapping[str, Command] | None = None) -> argparse.ArgumentParser:
+    """The parser with the given subcommands, or with all of them."""
+    available = commands() if available is None else available
     parser = Parser(
         prog="warpmpc",
         description="Batched model predictive control on the GPU, and on the CPU where there is "

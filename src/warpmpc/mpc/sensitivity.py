@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from warpmpc.engines.runtime.tiles import LANES
-from warpmpc.mpc.memory import reverse_values
+from warpmpc.mpc.batching import reverse_values
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.general import regrouped
@@ -27,7 +27,7 @@ from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import QPData
 from warpmpc.qp.sensitivity.active_set import Sensitivity
 from warpmpc.qp.sensitivity.row_state import Point
-from warpmpc.symbolic.derivatives.hessian import HessianRule
+from warpmpc.symbolic.derivatives.stage_model import HessianRule
 
 Arrays = tuple[jax.Array, ...]
 

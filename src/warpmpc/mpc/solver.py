@@ -24,9 +24,17 @@ from warpmpc.engines.runtime.sharding import check_divisible, everywhere, in_aut
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.tuning import Measured
 from warpmpc.mpc import torch_bridge
-from warpmpc.mpc.batching import BatchedCall, Sensitivity, is_sharded, release
+from warpmpc.mpc.batching import (
+    BatchedCall,
+    Sensitivity,
+    general_values,
+    is_sharded,
+    onchip_values,
+    release,
+    result_values,
+    three_launch_values,
+)
 from warpmpc.mpc.checks import as_device, as_problem, check_engine, checked_settings
-from warpmpc.mpc.memory import general_values, onchip_values, result_values, three_launch_values
 from warpmpc.mpc.parameters import ParameterPacker, Parameters, ParameterSplit, Params
 from warpmpc.mpc.sensitivity import SolveSensitivity, StepSensitivity
 from warpmpc.mpc.settings import SQPSettings
@@ -34,8 +42,15 @@ from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
 from warpmpc.mpc.sqp.onchip import OnchipIteration, uses_onchip
 from warpmpc.mpc.sqp.three_launch import build_iteration, refuse_three_launches, uses_three_launches
 from warpmpc.mpc.stage_evaluation import StageEvaluator
-from warpmpc.mpc.types import History, MPCWarmStart, QPState, Solution, TrajectoryLayout
-from warpmpc.mpc.warm_start import Guess, Shift
+from warpmpc.mpc.types import (
+    Guess,
+    History,
+    MPCWarmStart,
+    QPState,
+    Shift,
+    Solution,
+    TrajectoryLayout,
+)
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.qp.batching import part_size
@@ -43,12 +58,15 @@ from warpmpc.qp.checks import finite_vectors
 from warpmpc.qp.loops.kernels import tune_loop
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import EQUALITY_TOLERANCE, RHO_MIN
-from warpmpc.qp.staged_settings import StagedSettings
-from warpmpc.symbolic.derivatives.hessian import HessianRule
-from warpmpc.symbolic.derivatives.host_qp import host_qp
-from warpmpc.symbolic.derivatives.light_variables import find_light_variables, variable_weights
-from warpmpc.symbolic.derivatives.representative_kkt import representative_of
+from warpmpc.qp.types import StagedSettings
+from warpmpc.symbolic.derivatives.assembly import host_qp
+from warpmpc.symbolic.derivatives.representative_kkt import (
+    find_light_variables,
+    representative_of,
+    variable_weights,
+)
 from warpmpc.symbolic.derivatives.row_kinds import row_kinds
+from warpmpc.symbolic.derivatives.stage_model import HessianRule
 from warpmpc.symbolic.pattern import SparsePattern
 
 _LOG = logging.getLogger(__name__)

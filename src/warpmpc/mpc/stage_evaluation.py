@@ -3,6 +3,12 @@
 Reads: an `MPCProblem` and a `HessianRule`.  Produces: `StageEvaluator`: the QP at a point, cost and
 violation, and the way of cotangents back to variables and parameters.  All arrays are tiles
 ``[tiles, rows, 32]``; each call is one launch.
+
+Projection of Hessian blocks onto semidefinite matrices, online.
+
+Most Hessians are semidefinite by form (`symbolic.derivatives.stage_model`); what is left are small
+dense blocks whose eigenvalues depend on the point.  Negative eigenvalues become zero; a block
+without any keeps its bits.
 """
 
 from __future__ import annotations
@@ -18,15 +24,55 @@ import numpy as np
 
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
-from warpmpc.mpc.convexify import BlockProjection
 from warpmpc.mpc.parameters import Parameters, ParameterSplit
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.qp.products import total
 from warpmpc.qp.scaling import QPData
 from warpmpc.symbolic.derivatives.assembly import Assembly, Overlap
-from warpmpc.symbolic.derivatives.hessian import HessianRule
-from warpmpc.symbolic.derivatives.stage_model import StageModel
+from warpmpc.symbolic.derivatives.stage_model import HessianRule, StageModel
 from warpmpc.symbolic.pattern import IntArray
+
+
+class BlockProjection:
+    """Adds the projected blocks of a problem to P."""
+
+    def __init__(self, assembly: Assembly):
+        """Keeps the tables."""
+        self._sets = assembly.block_sets
+
+    def __call__(self, P: jax.Array, raw: jax.Array) -> jax.Array:
+        """P with the projections of the raw blocks added, both in tiles."""
+        for blocks in self._sets:
+            dense = jnp.moveaxis(raw[:, blocks.values], -1, 1)  # [tiles, lanes, blocks, size, size]
+            i, j = np.tril_indices(blocks.values.shape[-1])
+            values = jnp.moveaxis(_projected(dense)[..., i, j], 1, -1)
+            for parity in (0, 1):  # neighbours share entries; every other stage shares none
+                mine = blocks.parity == parity
+                if mine.any():
+                    rows = values[:, mine].reshape(P.shape[0], -1, P.shape[2])
+                    P = P.at[:, blocks.upper[mine].ravel()].add(rows, unique_indices=True)
+        return P
+
+    def raw_bars(self, P_bar: jax.Array, size: int) -> jax.Array:
+        """Cotangents of the raw blocks: the projection counts as a constant shift.
+
+        The derivative of a projection does not exist where an eigenvalue is zero or double.
+        """
+        source = np.zeros(size, dtype=np.int32)
+        for blocks in self._sets:
+            i, j = np.tril_indices(blocks.values.shape[-1])
+            source[blocks.values[:, i, j]] = blocks.upper
+        return P_bar[:, source]
+
+
+def _projected(blocks: jax.Array) -> jax.Array:
+    """Nearest semidefinite matrices; blocks that are not finite stay so and do not stop others."""
+    finite = jnp.isfinite(blocks).all(axis=(-2, -1), keepdims=True)
+    eigenvalues, vectors = jnp.linalg.eigh(jnp.where(finite, blocks, 0))
+    positive = (vectors * jnp.maximum(eigenvalues, 0)[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
+    convex = (eigenvalues[..., :1, None] >= 0) | ~finite
+    return jnp.where(convex, blocks, positive)
+
 
 Tables = Sequence[Any]
 Vectors = Parameters | jax.Array  # of parameters, in tiles; an array where nothing is common

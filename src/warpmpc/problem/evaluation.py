@@ -12,8 +12,7 @@ import casadi as ca
 import numpy as np
 
 from warpmpc._errors import ProblemError
-from warpmpc.problem.fingerprint import guess_function, stage_function
-from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.problem.mpc_problem import MPCProblem, guess_function, stage_function
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,11 +2,16 @@
 
 Reads: `Stage` objects.  Produces: `MPCProblem` with groups, offsets of variables, rows and
 parameters, names, defaults and a content hash.
+
+Content of stages as text: equal for stages that one program can evaluate.
+
+Reads: stages and the symbols they share.  Produces: digests for grouping and for caches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -17,10 +22,9 @@ import numpy as np
 
 from warpmpc._errors import ProblemError
 from warpmpc.problem import expressions as ex
-from warpmpc.problem import fingerprint
+from warpmpc.problem import mpc_problem as fingerprint
 from warpmpc.problem.expressions import ExpressionLike
-from warpmpc.problem.stage import Stage
-from warpmpc.problem.stage_symbols import check_symbols
+from warpmpc.problem.stage import Stage, check_symbols
 
 Names = dict[str, np.ndarray]
 
@@ -327,3 +331,56 @@ def _checked_names(given: Mapping[Any, Any], size: int, what: str, axes: tuple[i
             raise ProblemError(f"{what}[{name!r}] has rows outside 0 to {size - 1}.")
         names[name] = rows.astype(np.int64)
     return names
+
+
+def stage_function(stage: Stage, x0: ca.SX, shared: ca.SX) -> ca.Function:
+    """(z, z_next, x0, shared, p) -> (cost, residual, weight, g, lower, upper, penalties)."""
+    inputs = [stage.z, stage.z_next, x0, shared, stage.p]
+    outputs = stage.expressions()
+    names = ["z", "z_next", "x0", "shared", "p"]
+    return ca.Function("stage", inputs, list(outputs.values()), names, list(outputs))
+
+
+def guess_function(stage: Stage, x0: ca.SX, shared: ca.SX) -> ca.Function:
+    """(x0, shared, p, tau) -> guess of z."""
+    inputs = [x0, shared, stage.p, stage.tau]
+    return ca.Function("guess", inputs, [stage.guess], ["x0", "shared", "p", "tau"], ["z"])
+
+
+def function_digest(function: ca.Function) -> str:
+    """Digest of an SX function: sizes, operations, their operands and constants; no names.
+
+    The program depends on how an expression was built, not on the identity of its symbols.
+    """
+    shapes = [function.size_in(i) for i in range(function.n_in())]
+    patterns = [function.sparsity_out(i).get_triplet() for i in range(function.n_out())]
+    sizes = [function.size_out(i) for i in range(function.n_out())]
+    codes = ex.operation_codes(function)
+    # How many operands an operation has follows from its code, so they need no separators.
+    operands: list[int] = []
+    for i in range(len(codes)):
+        operands += function.instruction_input(i)
+        operands += function.instruction_output(i)
+    program = (np.array(codes), np.array(operands), ex.program_constants(function, codes))
+    return digest([repr((shapes, sizes, patterns)), *(array_digest(part) for part in program)])
+
+
+def stage_digest(stage: Stage, x0: ca.SX, shared: ca.SX) -> str:
+    """Digest of all that is evaluated in an iteration; the guess and the row names are not."""
+    function = stage_function(stage, x0, shared)
+    rest = (stage.soft_rows.tolist(), stage.n_x, stage.n_u)
+    return digest([function_digest(function), repr(rest)])
+
+
+def array_digest(array: np.ndarray) -> str:
+    """Digest of shape, type and values."""
+    content = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return digest([str(array.shape), array.dtype.str, content])
+
+
+def digest(parts: Iterable[str]) -> str:
+    """SHA-256 of a sequence of texts."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(part.encode() + b"\n")
+    return total.hexdigest()

@@ -31,21 +31,19 @@ from warpmpc.qp.checks import (
     check_soft_rows,
     finite_vectors,
 )
-from warpmpc.qp.empty_rows import with_entries, with_spare
 from warpmpc.qp.linear_solvers.kkt_solvers import KKTSystem
 from warpmpc.qp.loops.general import ADMMLoop
 from warpmpc.qp.loops.kernels import tune_loop
 from warpmpc.qp.loops.registry import EngineRequest, build_loop, sensitivity_engine
-from warpmpc.qp.products import QPMatrices
+from warpmpc.qp.products import QPMatrices, with_entries, with_spare
 from warpmpc.qp.scaling import Equilibration, QPData, ScaledQP, Scaling, row_factors
 from warpmpc.qp.sensitivity.active_set import KKTSensitivity, Sensitivity, apply_linear
 from warpmpc.qp.sensitivity.least_squares import LSQSensitivity
 from warpmpc.qp.sensitivity.row_state import Point
 from warpmpc.qp.soft import Penalties, Projection, SoftRows
-from warpmpc.qp.staged_settings import StagedSettings
 from warpmpc.qp.termination import initial_status
-from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, Status
-from warpmpc.symbolic.float32_accuracy import RepresentativeSystem
+from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, StagedSettings, Status
+from warpmpc.symbolic.float32_ordering import RepresentativeSystem
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern
 

@@ -23,7 +23,7 @@ from warpmpc.symbolic.elimination import Elimination, eliminate
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import IntArray, symmetric_upper
 from warpmpc.symbolic.segments import optimal_segments, padded_work
-from warpmpc.symbolic.stage_blocks import StageBlocks, find_stage_blocks
+from warpmpc.symbolic.stage_elimination import StageBlocks, find_stage_blocks
 from warpmpc.systems.patterns import KKTStructure, structure
 
 NARROW = 2  # levels with at most this many columns are fused into one sequential run

@@ -11,7 +11,7 @@ from warpmpc.mpc.solver import MPCSolver
 from warpmpc.qp.loops.kernels import KernelLoop
 from warpmpc.qp.scaling import EQUALITY_TOLERANCE
 from warpmpc.symbolic.derivatives.row_kinds import RowKind, row_kinds
-from warpmpc.symbolic.storage_order import StoredElimination
+from warpmpc.symbolic.elimination import StoredElimination
 
 
 def counted_bytes(solver: MPCSolver) -> dict[str, int]:

@@ -14,7 +14,7 @@ from warpmpc.engines.runtime.tiles import tile_count
 from warpmpc.engines.staged.launch import StagedKernels
 from warpmpc.mpc.solver import MPCSolver
 from warpmpc.qp.loops.kernels import KernelLoop
-from warpmpc.qp.staged_settings import StagedSettings
+from warpmpc.qp.types import StagedSettings
 from warpmpc.systems.base import System
 from warpmpc_bench.mpc.setup import MPCSetup
 

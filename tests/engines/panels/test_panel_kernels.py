@@ -17,11 +17,10 @@ from warpmpc.engines.panels.factor_launch import PanelLDL
 from warpmpc.engines.panels.launch import PanelKernels
 from warpmpc.engines.panels.shape import PanelShape, loop_bytes, panel_shape, register_limit
 from warpmpc.engines.runtime import ffi
-from warpmpc.engines.runtime.admm_types import LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.tiles import from_tiles, to_tiles
-from warpmpc.symbolic.elimination import eliminate
+from warpmpc.symbolic.elimination import StoredElimination, eliminate
 from warpmpc.symbolic.ordering import order
-from warpmpc.symbolic.storage_order import StoredElimination
 
 BATCH = 37  # one full tile and a part of another
 SIGMA, OMEGA = 1e-6, 1.6

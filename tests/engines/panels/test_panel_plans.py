@@ -10,9 +10,8 @@ from panel_oracles import run_panel_factor, run_sweep
 
 from warpmpc.engines.panels.factor_plan import COLUMNS, NODES, panel_factor
 from warpmpc.engines.panels.sweep_plan import PANEL, PanelNodes, deal, panel_items
-from warpmpc.symbolic.elimination import Elimination, eliminate
+from warpmpc.symbolic.elimination import Elimination, StoredElimination, eliminate
 from warpmpc.symbolic.ordering import order
-from warpmpc.symbolic.storage_order import StoredElimination
 from warpmpc.systems import patterns
 
 RESIDUAL = 1e-10

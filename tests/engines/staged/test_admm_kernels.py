@@ -14,9 +14,9 @@ from cases import light_of
 from oracles import dense_ldl
 
 from warpmpc.engines.panels.launch import PanelKernels
-from warpmpc.engines.runtime.admm_types import LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
 from warpmpc.engines.staged.launch import StagedKernels
-from warpmpc.symbolic.elimination import eliminate
+from warpmpc.symbolic.elimination import StoredElimination, eliminate
 from warpmpc.symbolic.kkt import KKTPattern, build_kkt
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import SparsePattern
@@ -25,7 +25,6 @@ from warpmpc.symbolic.stage_elimination import (
     build_stage_elimination,
     build_two_sided_elimination,
 )
-from warpmpc.symbolic.storage_order import StoredElimination
 from warpmpc.systems import patterns
 
 SYSTEMS = {

@@ -11,11 +11,21 @@ import pytest
 
 from warpmpc import CodegenError, MPCSolver, PatternError, QPSolver, SettingsError
 from warpmpc.codegen.cache import CACHE_VARIABLE, cache_folder
-from warpmpc.engines.staged import variants as staged_variants
-from warpmpc.engines.staged.launch import StagedKernels
-from warpmpc.engines.staged.shape import StagedShape, loop_shape, mailbox_fits, sides_for
-from warpmpc.engines.staged.tuning import LoopTimer, ShapeStore, search, synthetic_loop
-from warpmpc.engines.staged.variants import StagedVariants
+from warpmpc.engines.staged import tuning as staged_variants
+from warpmpc.engines.staged.launch import (
+    StagedKernels,
+    StagedShape,
+    loop_shape,
+    mailbox_fits,
+    sides_for,
+)
+from warpmpc.engines.staged.tuning import (
+    LoopTimer,
+    ShapeStore,
+    StagedVariants,
+    search,
+    synthetic_loop,
+)
 from warpmpc.qp.loops.kernels import KernelLoop
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import SparsePattern

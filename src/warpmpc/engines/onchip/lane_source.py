@@ -22,10 +22,9 @@ Local variables: ``r3`` is node 3 in a solve, ``k...`` an entry that is being el
 from __future__ import annotations
 
 from warpmpc.codegen.emit_native import literal
-from warpmpc.engines.onchip.entries_source import LaneEntries
 from warpmpc.engines.onchip.lanes import Node, Pair, pair
 from warpmpc.engines.onchip.memory import LaneMemory
-from warpmpc.engines.onchip.reduction_source import block_of_lanes, kept, reduction
+from warpmpc.engines.onchip.reduction_source import LaneEntries, block_of_lanes, kept, reduction
 from warpmpc.symbolic.derivatives.row_kinds import RowKind
 
 _LONGEST_LOOP = 1000  # multiply-adds; measured on an H200: up to 700 are faster unfolded

@@ -14,7 +14,7 @@ from warpmpc.engines.panels.kernels import panel_factor_kernel
 from warpmpc.engines.panels.shape import factor_bytes, factor_registers, scratch_numbers
 from warpmpc.engines.runtime.ffi import launch
 from warpmpc.engines.runtime.tiles import LANES
-from warpmpc.symbolic.storage_order import StoredElimination
+from warpmpc.symbolic.elimination import StoredElimination
 
 
 class PanelLDL:

@@ -28,12 +28,18 @@ from warpmpc.engines.panels.shape import (
     window_rows,
 )
 from warpmpc.engines.panels.sweep_plan import PanelNodes, deal, panel_items
-from warpmpc.engines.runtime.admm_launch import launch_loop, loop_inputs, loop_integers, loop_tables
-from warpmpc.engines.runtime.admm_types import LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.admm_launch import (
+    LoopData,
+    LoopLimits,
+    LoopState,
+    launch_loop,
+    loop_inputs,
+    loop_integers,
+    loop_tables,
+)
 from warpmpc.engines.runtime.ffi import has_async_copies
 from warpmpc.engines.runtime.tiles import LANES
-from warpmpc.symbolic.elimination import Elimination
-from warpmpc.symbolic.storage_order import StoredElimination
+from warpmpc.symbolic.elimination import Elimination, StoredElimination
 
 
 class PanelKernels:

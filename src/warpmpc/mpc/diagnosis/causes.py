@@ -14,8 +14,7 @@ from warpmpc.mpc.diagnosis.host_batch import HostBatch
 from warpmpc.mpc.settings import DEFAULT_TOLERANCES
 from warpmpc.mpc.types import MPCStatus
 from warpmpc.problem.evaluation import Evaluation
-from warpmpc.problem.fingerprint import stage_function
-from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.problem.mpc_problem import MPCProblem, stage_function
 
 
 def _not_finite(batch: HostBatch, b: int, point: Evaluation | None) -> str:

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 
 from warpmpc._errors import SettingsError
 from warpmpc.engines.ldl.launch import MAX_REGISTERS
-from warpmpc.engines.onchip.check_template import OnchipChecks
-from warpmpc.engines.onchip.end_template import OnchipEnd
+from warpmpc.engines.onchip.check_source import OnchipChecks
 from warpmpc.engines.onchip.lane_source import LaneSource, registers_of
 from warpmpc.engines.onchip.lanes import LaneLayout, eliminate_lane
 from warpmpc.engines.onchip.launch import (
@@ -30,7 +29,12 @@ from warpmpc.engines.onchip.launch import (
     shared_bytes,
 )
 from warpmpc.engines.onchip.memory import LaneMemory
-from warpmpc.engines.onchip.solve_source import STATIC_SHARED, OnchipConstants, OnchipSource
+from warpmpc.engines.onchip.solve_source import (
+    STATIC_SHARED,
+    OnchipConstants,
+    OnchipEnd,
+    OnchipSource,
+)
 from warpmpc.engines.onchip.solve_template import NO_PART, PHASES
 from warpmpc.engines.runtime.ffi import has_gpu, shared_memory_limit
 from warpmpc.engines.three_launch.search_source import REPORT_ROWS
@@ -42,7 +46,7 @@ from warpmpc.mpc.sqp.reports import Reports
 from warpmpc.mpc.sqp.three_launch import search_rule
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, MPCWarmStart, QPState
-from warpmpc.qp.loops.tiles import inverse_rho
+from warpmpc.qp.loops.kernels import inverse_rho
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import BOUND_LARGE, EQUALITY_TOLERANCE
 from warpmpc.qp.types import ADMMSettings

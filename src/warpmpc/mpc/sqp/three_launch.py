@@ -20,7 +20,7 @@ from warpmpc._errors import SettingsError
 from warpmpc.codegen.emit_native import literal
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.stage_functions import StageCase, merged_cases
-from warpmpc.engines.runtime.admm_types import UNCHECKED, LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.admm_launch import UNCHECKED, LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.loading import load_together
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.launch import StagedKernels
@@ -32,8 +32,7 @@ from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
 from warpmpc.mpc.sqp.reports import Reports
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, QPState
-from warpmpc.qp.loops.kernels import KernelLoop
-from warpmpc.qp.loops.tiles import NodeOrder, inverse_rho, loop_constants
+from warpmpc.qp.loops.kernels import KernelLoop, NodeOrder, inverse_rho, loop_constants
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import BOUND_LARGE, EQUALITY_TOLERANCE
 from warpmpc.qp.types import Status

@@ -24,8 +24,7 @@ from warpmpc.problem.ocp.inputs import (
     nodes_of,
     soft_rows,
 )
-from warpmpc.problem.ocp.lowering import Formulation, Term, lower
-from warpmpc.problem.ocp.names import Block, named, table_of_names
+from warpmpc.problem.ocp.lowering import Block, Formulation, Term, lower, named, table_of_names
 from warpmpc.problem.stage import SIDES, Soft, Stage
 
 SymbolsLike: TypeAlias = ca.SX | Mapping[str, ca.SX]

@@ -20,8 +20,7 @@ from warpmpc.qp.linear_solvers.base import LDLSettings, LinearSystem
 from warpmpc.qp.linear_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.products import QPMatrices, rounded
 from warpmpc.symbolic.elimination import eliminate
-from warpmpc.symbolic.float32_accuracy import RepresentativeSystem
-from warpmpc.symbolic.float32_ordering import safe_amd
+from warpmpc.symbolic.float32_ordering import RepresentativeSystem, safe_amd
 from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.pattern import IntArray
 

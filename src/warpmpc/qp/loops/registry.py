@@ -20,8 +20,7 @@ from warpmpc.qp.linear_solvers.kkt_solvers import (
 )
 from warpmpc.qp.loops.general import ADMMLoop, GenericLoop
 from warpmpc.qp.loops.kernels import checked_stages, sparse_loop, staged_loop
-from warpmpc.qp.staged_settings import StagedSettings
-from warpmpc.qp.types import ADMMSettings
+from warpmpc.qp.types import ADMMSettings, StagedSettings
 
 _LOG = logging.getLogger(__name__)
 
