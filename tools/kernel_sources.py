@@ -1,12 +1,14 @@
 """Write the source of every generated kernel to a folder, and compare two such folders.
 
     python tools/kernel_sources.py write FOLDER [--systems pendulum cartpole ...]
-    python tools/kernel_sources.py compare OLD NEW
+    python tools/kernel_sources.py compare OLD NEW [--preprocessed]
 
 The sources are those that Warp hands to its compilers, for the CPU and for CUDA, of all systems,
 engines and both dtypes.  Nothing is compiled and no GPU is needed.  Two trees whose folders are
 equal run the same kernels, so this is the proof that moving code has changed nothing.  Numbers that
-only count functions of a process, and hashes of Warp, are taken out of the sources.
+only count functions of a process, and hashes of Warp, are taken out of the sources.  With
+`--preprocessed` the sources are compared after `gcc -E`, white space aside: they are equal if only
+macros, comments or the order of definitions of macros differ.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import argparse
 import hashlib
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -197,17 +201,49 @@ def write(folder: Path, names: list[str]) -> int:
     return 0
 
 
-def compare(old: Path, new: Path) -> int:
-    """Prints what differs between two folders; 1 if anything does."""
-    first, second = (json.loads((folder / INDEX).read_text()) for folder in (old, new))
+def preprocessed(path: Path) -> str:
+    """The tokens of a source behind the preprocessor; headers of Warp stay out of it."""
+    text = re.sub(r"^\s*#\s*include.*$", "", path.read_text(), flags=re.MULTILINE)
+    device = ["-D__CUDA_ARCH__=900"] if path.suffix == ".cu" else []
+    command = ["gcc", "-E", "-P", "-x", "c++", *device, "-"]
+    found = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    return " ".join(re.findall(r"\w+|[^\w\s]", found.stdout))
+
+
+def contents(folder: Path, *, behind_preprocessor: bool) -> dict[str, set[str]]:
+    """Names of the sources of each case; behind the preprocessor, equal sources get one name."""
+    index = json.loads((folder / INDEX).read_text())
+    if not behind_preprocessor:
+        return {case: set(names) for case, names in index.items()}
+    every = sorted({name for names in index.values() for name in names if "refused" not in name})
+    with ThreadPoolExecutor() as pool:
+        tokens = list(pool.map(preprocessed, [folder / name for name in every]))
+    renamed = {}
+    for name, source in zip(every, tokens, strict=True):
+        stem, _, suffix = name.rpartition(".")
+        digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+        renamed[name] = f"{stem.rpartition('_')[0]}_{digest}.{suffix}"
+    return {case: {renamed.get(n, n) for n in names} for case, names in index.items()}
+
+
+def compare(old: Path, new: Path, *, behind_preprocessor: bool = False) -> int:
+    """Prints what differs between two folders; 1 if anything does.
+
+    Cases that only one of the folders has are left out: the other one may hold fewer systems.
+    """
+    first, second = (
+        contents(folder, behind_preprocessor=behind_preprocessor) for folder in (old, new)
+    )
     n_different = 0
-    for case in sorted({*first, *second}):
-        before, after = set(first.get(case, [])), set(second.get(case, []))
+    for case in sorted({*first} & {*second}):
+        before, after = first[case], second[case]
         for name in sorted(before ^ after):
             n_different += 1
             sys.stdout.write(f"{case}: only in {'OLD' if name in before else 'NEW'}: {name}\n")
-    n_sources = len({name for names in second.values() for name in names})
-    sys.stdout.write(f"{n_sources} sources, {n_different} differences\n")
+    alone = {*first} ^ {*second}
+    n_sources = len({name for case in {*first} & {*second} for name in second[case]})
+    sys.stdout.write(f"{n_sources} sources, {n_different} differences")
+    sys.stdout.write(f"; {len(alone)} cases in one folder only\n" if alone else "\n")
     return int(n_different > 0)
 
 
@@ -221,10 +257,11 @@ def main() -> int:
     comparer = commands.add_parser("compare", help="compare two folders")
     comparer.add_argument("old", type=Path)
     comparer.add_argument("new", type=Path)
+    comparer.add_argument("--preprocessed", action="store_true", help="compare behind gcc -E")
     options = parser.parse_args()
     if options.command == "write":
         return write(options.folder, options.systems)
-    return compare(options.old, options.new)
+    return compare(options.old, options.new, behind_preprocessor=options.preprocessed)
 
 
 if __name__ == "__main__":
