@@ -59,7 +59,6 @@ const int tile = thread / (32 * PARTS);
 #define MIN(a, b) Quick::fmin(a, b)
 #define MAX(a, b) Quick::fmax(a, b)
 #define ABS(a) Quick::fabs(a)
-#define INFINITE (SCALAR)1e20
 """
 
 _MODULE = '''"""{title}

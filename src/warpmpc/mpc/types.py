@@ -6,33 +6,16 @@ Where a solve starts: guesses from x0 and parameters, trajectories shifted by on
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc._conventions import MPCStatus as MPCStatus
 from warpmpc._errors import ProblemError
 from warpmpc.codegen.emit_jax import jax_function
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.problem.mpc_problem import MPCProblem, guess_function
-
-
-class MPCStatus(IntEnum):
-    """Outcome of an SQP iteration or solve, per instance.
-
-    CONVERGED: the optimality conditions hold within tolerance.
-    MAX_ITER: they do not (yet); the iterate is usable.
-    QP_INFEASIBLE: the last quadratic program has no solution.
-    LINE_SEARCH_FAILED: no step length was acceptable in the last iteration.
-    NON_FINITE: data or iterates are not finite.
-    """
-
-    CONVERGED = 0
-    MAX_ITER = 1
-    QP_INFEASIBLE = 2
-    LINE_SEARCH_FAILED = 3
-    NON_FINITE = 4
 
 
 @jax.tree_util.register_dataclass

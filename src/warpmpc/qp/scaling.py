@@ -12,15 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc._conventions import BOUND_LARGE, EQUALITY_TOLERANCE, RHO_MIN, SCALE_MIN, RowClass
 from warpmpc.qp.products import QPMatrices, rounded, total
 from warpmpc.qp.soft import Penalties, Projection
-from warpmpc.qp.types import INFINITY, ADMMSettings, RowClass
+from warpmpc.qp.types import ADMMSettings
 from warpmpc.symbolic.pattern import SparsePattern
 
-RHO_MIN, RHO_MAX = 1e-6, 1e6
-EQUALITY_TOLERANCE = 1e-4
-_SCALE_MIN, _SCALE_MAX = 1e-4, 1e4
-BOUND_LARGE = INFINITY * _SCALE_MIN  # a scaled bound of this size is absent
+RHO_MAX = 1e6
+_SCALE_MAX = 1e4
 
 
 @jax.tree_util.register_dataclass
@@ -111,7 +110,7 @@ class Equilibration:
 
 
 def _limit(norm: jax.Array) -> jax.Array:
-    return jnp.where(norm < _SCALE_MIN, 1.0, jnp.minimum(norm, _SCALE_MAX)).astype(norm.dtype)
+    return jnp.where(norm < SCALE_MIN, 1.0, jnp.minimum(norm, _SCALE_MAX)).astype(norm.dtype)
 
 
 def row_factors(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import ClassVar, Literal
 
 import jax
@@ -15,30 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._checks import check_choice, check_count, check_real
+from warpmpc._conventions import INFINITY as INFINITY
+from warpmpc._conventions import RowClass as RowClass
+from warpmpc._conventions import Status as Status
 from warpmpc._errors import SettingsError
 from warpmpc._types import ArrayLike
 from warpmpc.engines.runtime.tiles import LANES
-
-INFINITY = 1e20  # bounds beyond it are absent, sides with penalties beyond it are hard
-
-
-class Status(IntEnum):
-    """Outcome of a solve, per instance."""
-
-    SOLVED = 0
-    MAX_ITER = 1
-    PRIMAL_INFEASIBLE = 2
-    DUAL_INFEASIBLE = 3
-    NON_FINITE = 4
-    INVALID_BOUNDS = 5
-
-
-class RowClass(IntEnum):
-    """What rho a row of A has: OSQP's codes."""
-
-    FREE = -1
-    INEQUALITY = 0
-    EQUALITY = 1
 
 
 @dataclass(frozen=True)

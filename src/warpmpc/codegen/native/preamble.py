@@ -17,6 +17,7 @@ instructions; other functions are called lane by lane.
 from __future__ import annotations
 
 from warpmpc.codegen.ir import BINARY, Op
+from warpmpc.codegen.native.status import DEFINE_INFINITE
 
 # Warp's clang knows all of libm by its builtins, though Warp declares only some of it.
 _NAMES = {
@@ -162,4 +163,4 @@ def preamble(dtype: str) -> str:
     """Definitions that precede the structs of `emit_native.struct_source`."""
     called = "#if defined(__CUDA_ARCH__)\n" + _functions("Called", "PART")
     called += "#else\ntypedef Math Called;\n#endif\n"
-    return _NAMES[dtype] + _TEXT + _SHORT + _functions("Math", "WHOLE") + called
+    return _NAMES[dtype] + DEFINE_INFINITE + _TEXT + _SHORT + _functions("Math", "WHOLE") + called

@@ -6,11 +6,14 @@ own nodes, and the second one decides for both.
 
 from __future__ import annotations
 
+from warpmpc._conventions import Status
+from warpmpc.codegen.native.status import status_enum
+
 # Residuals and certificates of the unscaled problem; `size` is what unscales x and y, and a residual
 # is divided by size * cost.  W serves as memory for y, V for the changes of x and y.
-CHECK = r"""
-    // Values of `qp.types.Status`.
-    enum { SOLVED, RUNNING, PRIMAL_INFEASIBLE, DUAL_INFEASIBLE, NON_FINITE };
+CHECK = (
+    status_enum(tuple(Status)[: Status.NON_FINITE + 1])
+    + r"""
     Pack primal = 0, primal_scale = 0, dual = 0, dual_scale = 0, objective = 0, poison = 0;
     Pack x_change = 0, y_change = 0, descent = 0, support = 0;
     Pack flat = 0, combination = 0, rise = 0;
@@ -111,6 +114,7 @@ CHECK = r"""
             AT(W, i) = 2 * PROJECT(i, v, GET(Q, i), GET(U, i)) - v;
         }
 """
+)
 
 # Numbers of a check that the sides put together, and how.
 GATHERED = {

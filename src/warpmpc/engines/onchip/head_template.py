@@ -245,7 +245,6 @@ struct alignas(16) Four { SCALAR numbers[4]; };
         if (i * 32 + lane < (count)) array[i * 32 + lane] = COPY(section, (first) + i);
 #define IF_BEFORE(x) (lane > 0 ? (x) : (SCALAR)0)
 #define IF_BEHIND(x) (lane < 31 ? (x) : (SCALAR)0)
-#define INFINITE (SCALAR)1e20
 // Where the time goes, for those who ask: cycles of each phase, over 64.
 #if PROFILE && defined(__CUDA_ARCH__)
 // In shared memory: registers are taken, and all else would take part of the time itself.  Every

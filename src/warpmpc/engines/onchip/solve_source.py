@@ -18,6 +18,7 @@ from warpmpc.codegen.emit_native import Access, literal, place_source
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.kernel_source import inlined
 from warpmpc.codegen.native.preamble import TINY, preamble
+from warpmpc.codegen.native.status import STATUS_ENUM
 from warpmpc.codegen.stage_functions import StagePlan
 from warpmpc.engines.onchip.check_source import LaneChecks, OnchipChecks, qp_sources
 from warpmpc.engines.onchip.copy_source import (
@@ -250,6 +251,7 @@ class OnchipSource:
         end, soft = self._numbers.end if ends else None, bool(self._m.soft)
         always = record or rule.weighs or soft or end is not None
         texts = {
+            "statuses": STATUS_ENUM,
             "invert": INVERT,
             "inputs": self._inputs.pointers(),
             "inputs_later": self._inputs.asked_later(),

@@ -14,8 +14,7 @@ NO_PART = -1  # the status of a problem that is not solved at all
 SOLVE = r"""
 {invert}
 auto inverted = [&](Lanes x) -> Lanes {{ EACH_LANE OF_LANE(x) = invert(OF_LANE(x)); return x; }};
-// Values of `qp.types.Status`.
-enum {{ SOLVED, RUNNING, PRIMAL_INFEASIBLE, DUAL_INFEASIBLE, NON_FINITE, INVALID_BOUNDS }};
+{statuses}
 const Offset problem = thread >> 5;
 if (problem >= z_io.shape[0]) return;
 const int n_z = z_io.shape[1], n_g = s_io.shape[1];

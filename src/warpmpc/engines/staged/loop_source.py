@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from warpmpc.codegen.native.preamble import INVERT_PIVOT
 from warpmpc.codegen.native.soft_rows import with_projection
+from warpmpc.codegen.native.status import DEFINE_INFINITE
 from warpmpc.codegen.native.termination import CHECK, GATHER, GATHERED
 from warpmpc.engines.ldl.source import SCALARS
 from warpmpc.engines.staged.stage_source import SideLayout
@@ -216,10 +217,10 @@ ON_DEVICE = "\n#if defined(__CUDA_ARCH__)\n{}\n#else\n{}\n#endif\n"
 
 def kernel_source(per_tile: str, body: str, dtype: str, **more: str | int) -> str:
     """A body behind the preamble; `THREADS` work on a tile."""
-    defines = {**SCALARS[dtype], "INFINITE": "(SCALAR)1e20", "PER_TILE": per_tile, "SIDES": 1}
+    defines = {**SCALARS[dtype], "PER_TILE": per_tile, "SIDES": 1}
     defines |= {"THREADS": "(32 * SIDES)"} | more
     head = "".join(f"#define {name} {value}\n" for name, value in defines.items())
-    return head + _PREAMBLE + body
+    return head + DEFINE_INFINITE + _PREAMBLE + body
 
 
 def staged_factor_source(generated: str, dtype: str, layout: SideLayout) -> str:

@@ -14,17 +14,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from warpmpc._conventions import Status
 from warpmpc.codegen.emit_native import Access
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.kernel_source import inlined, pointers, switch
 from warpmpc.codegen.native.preamble import INVERT_PIVOT, TINY
+from warpmpc.codegen.native.status import status_enum
 from warpmpc.codegen.stage_functions import StagePlan
 from warpmpc.engines.staged.stage_source import eliminate_stage
 from warpmpc.symbolic.stage_elimination import StageElimination, StageTemplate
 
-# Values of `qp.types.Status`.
 _FACTOR = r"""
-enum {{ SOLVED, RUNNING, NON_FINITE = 4, INVALID_BOUNDS = 5 }};
+{statuses}
 {invert}
 #if defined(__CUDA_ARCH__)
 #define INVERT(out, in) (out) = invert(in)
@@ -65,6 +66,8 @@ for (int l = 0; l < LANES_HERE; ++l) {{
 END_TILE
 """
 
+_STATUSES = status_enum((Status.SOLVED, Status.MAX_ITER, Status.NON_FINITE, Status.INVALID_BOUNDS))
+
 # Places of a step's outputs: rows of L, of nodes, of K.
 _OF_L, _OF_NODES, _OF_K = range(3)
 
@@ -97,6 +100,7 @@ def factor_body(
     zeros = [f"{name} = 0" for name in (*carried, *received)]
     moves = [f"{to} = {name}; {name} = 0;" for to, name in zip(received, carried, strict=True)]
     text = _FACTOR.format(
+        statuses=_STATUSES,
         invert=INVERT_PIVOT,
         inputs=pointers(names),
         carried=f"Pack {', '.join(zeros)};" if zeros else "",

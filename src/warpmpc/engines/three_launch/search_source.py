@@ -17,6 +17,7 @@ import numpy as np
 from warpmpc.codegen.emit_native import Access, place_source
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.kernel_source import inlined, pointers, switch
+from warpmpc.codegen.native.status import STATUS_ENUM
 from warpmpc.codegen.stage_functions import StagePlan
 from warpmpc.symbolic.derivatives.qp_residuals import REPORT_MAXIMA, REPORT_SUMS
 
@@ -45,7 +46,7 @@ class SearchRule:
 # Rows of what is found: cost, squares, absolute, worst of all points, then the report.
 _SEARCH = r"""
 #define POINTS {points}
-enum {{ SOLVED, RUNNING, PRIMAL_INFEASIBLE, DUAL_INFEASIBLE, NON_FINITE, INVALID_BOUNDS }};
+{statuses}
 enum {{ COST, SQUARES, ABSOLUTE, WORST, OF_POINT }};
 enum {{
     SLOPE = OF_POINT * POINTS, STATIONARITY, GRADIENT, DUAL, PRIMAL, SLACK, Y, D, Z, POISON, FOUND
@@ -237,6 +238,7 @@ def search_body(
     steps = ", ".join(repr(float(np.dtype(dtype).type(step))) for step in rule.ladder)
     return _SEARCH.format(
         points=len(rule.ladder) + 1,
+        statuses=STATUS_ENUM,
         ladder=steps,
         inputs=pointers(names),
         evaluate=switch("points_in.data[2 * item]", points),

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 import casadi as ca
 import numpy as np
 
+from warpmpc._conventions import EQUALITY_TOLERANCE
 from warpmpc.symbolic.derivatives.assembly import Assembly, HostQP, host_qp
 from warpmpc.symbolic.derivatives.row_kinds import RowKind, row_kinds
 from warpmpc.symbolic.derivatives.stage_model import StageModel
@@ -141,7 +142,6 @@ def _points(model: StageModel, params: np.ndarray) -> Iterator[list[np.ndarray]]
         yield from ([w, params, y], [w, params, -y]) if model.exact else ([w, params],)
 
 
-_EQUALITY_TOLERANCE = 1e-4
 # Orders of larger systems take longer than what trials may save.
 _LARGEST_SYSTEM = 3000
 _GROWN = 10.0  # what rho is multiplied by in usual runs, by adaptation and scaling together
@@ -206,7 +206,7 @@ def least_rho(assembly: Assembly, rho: tuple[float, float, float]) -> np.ndarray
         rho: As in `representative_of`.
     """
     A, problem = assembly.A_pattern, assembly.problem
-    kinds = row_kinds(problem, _EQUALITY_TOLERANCE)
+    kinds = row_kinds(problem, EQUALITY_TOLERANCE)
     is_equality = np.array([kind is RowKind.EQUALITY for kind in kinds], dtype=bool)
     is_unknown = np.array([kind is RowKind.UNKNOWN for kind in kinds], dtype=bool)
     simple = np.bincount(A.row_idx, minlength=problem.n_cons) < 2

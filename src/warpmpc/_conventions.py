@@ -1,0 +1,52 @@
+"""Conventions of all solvers: status codes, and when a bound is absent or a row an equality.
+
+Layers from the symbolic analysis to the generated kernels depend on them, so they stand below all
+of them.  The numbers are OSQP's.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """Outcome of a quadratic program, per instance."""
+
+    SOLVED = 0
+    MAX_ITER = 1
+    PRIMAL_INFEASIBLE = 2
+    DUAL_INFEASIBLE = 3
+    NON_FINITE = 4
+    INVALID_BOUNDS = 5
+
+
+class MPCStatus(IntEnum):
+    """Outcome of an SQP iteration or solve, per instance.
+
+    CONVERGED: the optimality conditions hold within tolerance.
+    MAX_ITER: they do not (yet); the iterate is usable.
+    QP_INFEASIBLE: the last quadratic program has no solution.
+    LINE_SEARCH_FAILED: no step length was acceptable in the last iteration.
+    NON_FINITE: data or iterates are not finite.
+    """
+
+    CONVERGED = 0
+    MAX_ITER = 1
+    QP_INFEASIBLE = 2
+    LINE_SEARCH_FAILED = 3
+    NON_FINITE = 4
+
+
+class RowClass(IntEnum):
+    """Codes of OSQP for the rho that a constraint row has."""
+
+    FREE = -1
+    INEQUALITY = 0
+    EQUALITY = 1
+
+
+INFINITY = 1e20  # bounds beyond it are absent, sides with penalties beyond it are hard
+SCALE_MIN = 1e-4  # the smallest factor of the Ruiz equilibration
+BOUND_LARGE = INFINITY * SCALE_MIN  # a scaled bound of this size is absent
+EQUALITY_TOLERANCE = 1e-4  # a row whose scaled bounds are closer is an equality
+RHO_MIN = 1e-6  # rho of free rows, and the smallest rho that the adaptation chooses
