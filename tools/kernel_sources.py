@@ -7,8 +7,8 @@ The sources are those that Warp hands to its compilers, for the CPU and for CUDA
 engines and both dtypes.  Nothing is compiled and no GPU is needed.  Two trees whose folders are
 equal run the same kernels, so this is the proof that moving code has changed nothing.  Numbers that
 only count functions of a process, and hashes of Warp, are taken out of the sources.  With
-`--preprocessed` the sources are compared after `gcc -E`, white space aside: they are equal if only
-macros, comments or the order of definitions of macros differ.
+`--preprocessed` the sources are compared after `gcc -E`, white space and parentheses that group
+nothing aside: they are equal if only macros, comments or the order of definitions of macros differ.
 """
 
 from __future__ import annotations
@@ -207,7 +207,64 @@ def preprocessed(path: Path) -> str:
     device = ["-D__CUDA_ARCH__=900"] if path.suffix == ".cu" else []
     command = ["gcc", "-E", "-P", "-x", "c++", *device, "-"]
     found = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    return " ".join(re.findall(r"\w+|[^\w\s]", found.stdout))
+    return " ".join(without_idle_parentheses(re.findall(r"\w+|[^\w\s]", found.stdout)))
+
+
+# What may stand before and behind parentheses that group nothing, whatever is in them.
+_BEFORE = {"=", "(", ",", ";", "[", "{"}
+_BEHIND = {";", ",", ")", "]"}
+_TYPES = {"float", "double", "int", "unsigned", "bool", "Pack", "Lanes", "Offset", "size_t"}
+
+
+def without_idle_parentheses(tokens: list[str]) -> list[str]:
+    """Tokens without parentheses that group nothing, as the arguments of macros bring them.
+
+    Dropped are those around a name, a number or a call with an operator on either side, and those
+    around all of an argument or of the right-hand side of an assignment.
+    """
+    idle = True
+    while idle:
+        idle = {i for pair in _pairs(tokens) if _is_idle(tokens, *pair) for i in pair}
+        tokens = [token for i, token in enumerate(tokens) if i not in idle]
+    return tokens
+
+
+def _pairs(tokens: list[str]) -> Iterator[tuple[int, int]]:
+    """Places of parentheses that belong together."""
+    opened: list[int] = []
+    for i, token in enumerate(tokens):
+        if token == "(":
+            opened.append(i)
+        elif token == ")" and opened:
+            yield opened.pop(), i
+
+
+def _is_idle(tokens: list[str], first: int, last: int) -> bool:
+    before, behind = tokens[first - 1], tokens[min(last + 1, len(tokens) - 1)]
+    if before[-1].isalnum() or before[-1] in "_])":
+        return before == "return" and behind == ";"  # else a call or a cast
+    outside = _at_top(tokens[first + 1 : last])
+    if not outside or "," in outside:
+        return False
+    compares = before == "=" and tokens[first - 2] in ("=", "<", ">", "!")
+    if before in _BEFORE and not compares and behind in _BEHIND:
+        return True
+    if before in _BEFORE and not compares and behind == "?":
+        return not {"?", "="} & {*outside}
+    if behind[0].isalnum() or behind[0] in "_(" or outside[0] in _TYPES:
+        return False  # a cast
+    return re.match(r"\w", outside[0]) is not None and {*outside[1:]} <= {"(", ")", "[", "]"}
+
+
+def _at_top(tokens: list[str]) -> list[str]:
+    """The tokens that are in no parentheses or brackets, and these themselves."""
+    depth, found = 0, []
+    for token in tokens:
+        depth -= token in (")", "]")
+        if depth == 0:
+            found.append(token)
+        depth += token in ("(", "[")
+    return found
 
 
 def contents(folder: Path, *, behind_preprocessor: bool) -> dict[str, set[str]]:

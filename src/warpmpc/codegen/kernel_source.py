@@ -16,6 +16,7 @@ import warp as wp
 from warpmpc.codegen.cache import load_module
 from warpmpc.codegen.emit_native import Access, inline_source, place_source
 from warpmpc.codegen.ir import ScalarProgram
+from warpmpc.codegen.native.admm import FORMULAS
 from warpmpc.codegen.native.preamble import preamble
 from warpmpc.codegen.stage_functions import StagePlan, case_source
 
@@ -144,7 +145,7 @@ class KernelSource:
         names += [a.name for a in self.outputs]
         head = self.head
         if head is None:
-            head = f"#define PARTS {self.parts}\n" + preamble(self.dtype) + _TEXT
+            head = f"#define PARTS {self.parts}\n" + preamble(self.dtype) + FORMULAS + _TEXT
         scratch, allocate = "", ""
         if self.scratch:
             scalar = f"wp.{self.dtype}"

@@ -21,7 +21,7 @@ CHECK = (
         const Pack unit = scaled ? GET(Z, i) : (Pack)1;
         if (nodes[i].is_row) {
             const Pack v = AT(X, i), lo = GET(Q, i), hi = GET(U, i);
-            const Pack y = (v - PROJECT(i, v, lo, hi)) / GET(R, i);
+            const Pack y = MULTIPLIER(v, PROJECT(i, v, lo, hi), GET(R, i));
             poison += y * unit - y * unit;  // the unscaled one may overflow
             AT(W, i) = y;
             if (!certify) continue;
@@ -83,15 +83,15 @@ CHECK = (
     objective /= cost;
     ON_SIDE(1) for (int l = 0; l < LANES_HERE; ++l) {
         if (status[l] != RUNNING) continue;
-        const bool solved = LANE(primal) <= eps_abs + eps_rel * LANE(primal_scale)
-            && LANE(dual) <= eps_abs + eps_rel * LANE(dual_scale);
+        const bool solved = IS_SOLVED(LANE(primal), LANE(primal_scale), LANE(dual),
+            LANE(dual_scale), eps_abs, eps_rel);
         int verdict = RUNNING;
         if (certify) {
             const SCALAR limit = eps_dual_inf * LANE(x_change);
-            if (LANE(x_change) > eps_dual_inf && LANE(descent) < 0 && LANE(flat) <= limit
-                && LANE(rise) <= limit) verdict = DUAL_INFEASIBLE;
-            if (LANE(y_change) > eps_prim_inf && LANE(support) < 0
-                && LANE(combination) <= eps_prim_inf * LANE(y_change)) verdict = PRIMAL_INFEASIBLE;
+            if (IS_DUAL_INFEASIBLE(LANE(x_change), LANE(descent), LANE(flat), LANE(rise),
+                    eps_dual_inf, limit)) verdict = DUAL_INFEASIBLE;
+            if (IS_PRIMAL_INFEASIBLE(LANE(y_change), LANE(support), LANE(combination),
+                    eps_prim_inf)) verdict = PRIMAL_INFEASIBLE;
         }
         if (solved && (certify || t + 1 == max_iter)) verdict = SOLVED;
         if (!(LANE(poison) == 0)) verdict = NON_FINITE;
@@ -111,7 +111,7 @@ CHECK = (
     for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i)
         if (nodes[i].is_row) {
             const Pack v = AT(X, i);
-            AT(W, i) = 2 * PROJECT(i, v, GET(Q, i), GET(U, i)) - v;
+            AT(W, i) = RHS_OF_V(v, PROJECT(i, v, GET(Q, i), GET(U, i)));
         }
 """
 )

@@ -12,7 +12,6 @@ The CPU does the same epoch by epoch, one warp after the other, without rings.
 
 from __future__ import annotations
 
-from warpmpc.codegen.native.soft_rows import with_projection
 from warpmpc.codegen.native.termination import GATHERED
 from warpmpc.engines.panels import sweep_plan as tables
 from warpmpc.engines.staged.loop_source import ON_DEVICE, admm_body, kernel_source
@@ -129,13 +128,13 @@ if (warp < WARPS) {
             } else if (what[0] & IS_ROW) {
                 OF_SOFT_ROW
                 const SCALAR s = first ? GET(S, u) : PROJECT_ITEM(f[0], f[1], f[2]);
-                const SCALAR v_next = NEXT_V(f[0], s, f[3] * acc);
+                const SCALAR v_next = NEXT_V(f[0], s, (f[3] * acc));
                 PUT(X, u, v_next);
-                AT(W, u) = 2 * PROJECT_ITEM(v_next, f[1], f[2]) - v_next;
+                AT(W, u) = RHS_OF_V(v_next, PROJECT_ITEM(v_next, f[1], f[2]));
             } else {
-                const SCALAR x_next = OMEGA * acc + (1 - OMEGA) * f[0];
+                const SCALAR x_next = NEXT_X(f[0], acc);
                 PUT(X, u, x_next);
-                AT(W, u) = SIGMA * x_next - f[1];
+                AT(W, u) = RHS_OF_X(x_next, f[1]);
             }
         }
         at = at == ring + LEAD * PLACE ? ring : at + PLACE;
@@ -226,13 +225,13 @@ for (int sweep = 0; sweep < 2; ++sweep) {
                 } else if (what[0] & IS_ROW) {
                     const Pack lo = GET(Q, u), hi = GET(U, u), v = AT(X, u);
                     const Pack s = first ? (Pack)GET(S, u) : (Pack)PROJECT(u, v, lo, hi);
-                    const Pack v_next = NEXT_V(v, s, GET(R, u) * acc);
+                    const Pack v_next = NEXT_V(v, s, (GET(R, u) * acc));
                     PUT(X, u, v_next);
-                    AT(W, u) = 2 * PROJECT(u, v_next, lo, hi) - v_next;
+                    AT(W, u) = RHS_OF_V(v_next, PROJECT(u, v_next, lo, hi));
                 } else {
-                    const Pack x_next = OMEGA * acc + (1 - OMEGA) * AT(X, u);
+                    const Pack x_next = NEXT_X(AT(X, u), acc);
                     PUT(X, u, x_next);
-                    AT(W, u) = SIGMA * x_next - GET(Q, u);
+                    AT(W, u) = RHS_OF_X(x_next, GET(Q, u));
                 }
             }
         }
@@ -274,7 +273,6 @@ def panel_admm_source(dtype: str, warps: int, lead: int, *, soft: bool = False) 
     begin = _TABLES + ON_DEVICE.format(_DEVICE_BEGIN, "")
     sweeps = ON_DEVICE.format(_DEVICE_SWEEPS, _HOST_SWEEPS)
     sweeps = sweeps.replace("OF_SOFT_ROW", _SOFT_LINES if soft else "")
-    sweeps = with_projection(sweeps, soft=soft)
     body = admm_body(begin, sweeps, ON_DEVICE.format(_gather(), ""), soft=soft)
     values = {name: getattr(tables, name) for name in _CONSTANTS}
     return kernel_source(

@@ -14,8 +14,8 @@ where one reads what the other wrote.  On the CPU one thread does both.
 
 from __future__ import annotations
 
+from warpmpc.codegen.native.admm import FORMULAS, HARD_ROWS, SOFT_ROWS
 from warpmpc.codegen.native.preamble import INVERT_PIVOT
-from warpmpc.codegen.native.soft_rows import with_projection
 from warpmpc.codegen.native.status import DEFINE_INFINITE
 from warpmpc.codegen.native.termination import CHECK, GATHER, GATHERED
 from warpmpc.engines.ldl.source import SCALARS
@@ -75,7 +75,6 @@ const Offset nothing = 0;
 #define BASE(array) ((array).data + tile * (array).shape[1] * 32 + lane)
 #define AT(base, row) (*(Pack*)((base) + (row) * 32))
 #define AT_STAGE(name, row) auto* name##k = name + (Offset)(row) * 32 + nothing;
-#define CLIP(v, lo, hi) MIN(MAX(v, lo), hi)
 #define ABS(a) MAX(a, -(a))
 #if SIDES == 2 && defined(__CUDA_ARCH__)
 const int side = (int)(thread >> 5) & 1;
@@ -120,7 +119,6 @@ _ADMM = (
     r"""
 #define ADD(a, b) ((a) + (b))
 #define OLD_S(v, lo, hi, i) (first ? (Pack)GET(Sk, i) : (Pack)CLIP(v, lo, hi))
-#define NEXT_V(v, s, step) ((s) + (1 - OMEGA) * ((v) - (s)) + OMEGA * (step))
 // Problems that are done keep their x and v.  Threads that work alone leave; lanes that work together
 // stay until the last one is done.
 #if defined(__CUDA_ARCH__) && !TOGETHER
@@ -178,9 +176,9 @@ for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i)
     if (nodes[i].is_row) {
         const Pack v = AT(X, i);
         const Pack s = first ? (Pack)GET(S, i) : (Pack)PROJECT(i, v, GET(Q, i), GET(U, i));
-        AT(W, i) = 2 * s - v;
+        AT(W, i) = RHS_OF_V(v, s);
     } else {
-        AT(W, i) = SIGMA * AT(X, i) - GET(Q, i);
+        AT(W, i) = RHS_OF_X(AT(X, i), GET(Q, i));
     }
 for (int t = begin; t < end; ++t) {
     // A negative number: nobody asks, and there need not be a K.
@@ -192,7 +190,7 @@ for (int t = begin; t < end; ++t) {
             Pack before = v;
             if (nodes[i].is_row) {
                 const Pack s = first ? (Pack)GET(S, i) : (Pack)PROJECT(i, v, GET(Q, i), GET(U, i));
-                before = (v - s) / GET(R, i);
+                before = MULTIPLIER(v, s, GET(R, i));
             }
             AT(V, i) = before;
         }
@@ -220,7 +218,7 @@ def kernel_source(per_tile: str, body: str, dtype: str, **more: str | int) -> st
     defines = {**SCALARS[dtype], "PER_TILE": per_tile, "SIDES": 1}
     defines |= {"THREADS": "(32 * SIDES)"} | more
     head = "".join(f"#define {name} {value}\n" for name, value in defines.items())
-    return head + DEFINE_INFINITE + _PREAMBLE + body
+    return head + DEFINE_INFINITE + _PREAMBLE + FORMULAS + body
 
 
 def staged_factor_source(generated: str, dtype: str, layout: SideLayout) -> str:
@@ -237,7 +235,8 @@ def _sides(layout: SideLayout) -> dict[str, int]:
 
 def admm_body(setup: str, generated: str, gather: str, *, soft: bool) -> str:
     """The ADMM loop around the text of one iteration."""
-    body = with_projection(_ADMM, soft=soft).replace("SETUP", setup)
+    rows = SOFT_ROWS if soft else HARD_ROWS
+    body = _ADMM.replace("SETUP", rows + setup)
     return body.replace("GENERATED", generated).replace("GATHER_SIDES", gather)
 
 

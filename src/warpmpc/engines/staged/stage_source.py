@@ -298,7 +298,7 @@ def _forward_stage(template: StageTemplate, program: StageElimination) -> list[s
     """Forward solve of one stage; leaves it over its pivots in W, but for leaves."""
     lines, into, out = [], _incoming(template), _outgoing(template)
     for i in range(template.n_nodes):
-        start = f"AT(Wk, {i})" if template.is_row[i] else f"SIGMA * AT(Xk, {i}) - GET(Qk, {i})"
+        start = f"AT(Wk, {i})" if template.is_row[i] else f"RHS_OF_X(AT(Xk, {i}), GET(Qk, {i}))"
         lines.append(f"Pack w{i} = {start}{_entering(template, program, i)};")
         lines += [f"w{i} -= GET(Lk, {entry}) * w{j};" for j, entry in into[i]]
     for slot in program.carried:
@@ -381,7 +381,7 @@ _READS = {
 def _update(template: StageTemplate, i: int, place: int | None, kind: RowKind) -> str:
     """The v-form: see `qp.loops.general`.  A leaf's multiplier is -rho (rhs) minus the sum above."""
     if not template.is_row[i]:
-        return f"PUT(Xk, {i}, OMEGA * w{i} + (1 - OMEGA) * AT(Xk, {i}));"
+        return f"PUT(Xk, {i}, NEXT_X(AT(Xk, {i}), w{i}));"
     lower, upper, inverse_rho = (text.format(i=i) for text in _READS[kind])
     step = f"{inverse_rho} * w{i}"
     if template.is_leaf(i):
@@ -393,6 +393,6 @@ def _update(template: StageTemplate, i: int, place: int | None, kind: RowKind) -
     return (
         f"{{ const Pack lo = {lower}, hi = {upper}, v = AT(Xk, {i}); "
         f"const Pack s = {old_s}; "
-        f"const Pack v_next = NEXT_V(v, s, {step}); "
-        f"PUT(Xk, {i}, v_next); AT(Wk, {i}) = 2 * {new_s} - v_next; }}"
+        f"const Pack v_next = NEXT_V(v, s, ({step})); "
+        f"PUT(Xk, {i}, v_next); AT(Wk, {i}) = RHS_OF_V(v_next, {new_s}); }}"
     )
