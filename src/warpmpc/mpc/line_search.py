@@ -1,21 +1,31 @@
-"""Which step length of a ladder is taken: filter, l1 merit function, or the full step.
+"""Line searches: which step length of a ladder an SQP iteration takes.
 
 Reads: cost and violation at the iterate and at all trial points.  Produces: `Choice`.  Arrays of a
-`Trial` are ``[steps, tiles, 1, 32]``, the largest step first; one step for what all have in common.
-Register a new rule in `LINE_SEARCHES`.
+`Trial` are ``[steps, tiles, 1, 32]``, the largest step first; the first axis is 1 where all steps
+share a value.  A line search is one `LineSearch` in `LINE_SEARCHES`; its name there is what
+`LineSearchSettings.kind` takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.mpc.settings import SQPSettings
-from warpmpc.mpc.stage_evaluation import Evaluation
+from warpmpc.codegen.native.line_search import (
+    FULL_CONDITION,
+    SearchRule,
+    filter_condition,
+    merit_condition,
+)
+
+if TYPE_CHECKING:  # settings check names against the registry of this module
+    from warpmpc.mpc.settings import SQPSettings
+    from warpmpc.mpc.stage_evaluation import Evaluation
 
 
 @jax.tree_util.register_dataclass
@@ -24,8 +34,8 @@ class Trial:
     """What a line search knows.
 
     Attributes:
-        here: At the iterate, ``[1, tiles, 1, 32]``.
-        there: At all trial points, ``[steps, tiles, 1, 32]``.
+        here: Evaluation at the iterate, ``[1, tiles, 1, 32]``.
+        there: Evaluations at all trial points, ``[steps, tiles, 1, 32]``.
         slope: Change of the cost along the direction to first order (m0).
         weight: Largest multiplier, for merit functions.
     """
@@ -46,6 +56,24 @@ class Choice:
     accepted: jax.Array
 
 
+@dataclass(frozen=True)
+class LineSearch:
+    """One way to accept steps.
+
+    Attributes:
+        accepts: JAX rule: from the trial, the step lengths ``[steps, 1, 1, 1]`` and the settings to
+            whether each trial point is accepted, ``[steps, tiles, 1, 32]``.
+        native: Builds the same rule as a C++ condition, from the settings and the dtype; see
+            `codegen.native.line_search` for the names in it.  None: there is no such rule, and the
+            general iteration is used, which only needs the JAX rule.
+        full_step_only: Whether 1 is the only step length.
+    """
+
+    accepts: Callable[[Trial, jax.Array, SQPSettings], jax.Array]
+    native: Callable[[SQPSettings, str], str] | None = None
+    full_step_only: bool = False
+
+
 def theta(evaluation: Evaluation, settings: SQPSettings) -> jax.Array:
     """The violation measure: scaled 2-norm of all violations."""
     return settings.line_search.scale * jnp.sqrt(evaluation.squares)
@@ -53,6 +81,7 @@ def theta(evaluation: Evaluation, settings: SQPSettings) -> jax.Array:
 
 def filter_accepts(trial: Trial, steps: jax.Array, settings: SQPSettings) -> jax.Array:
     """Cost or violation must fall; far from feasibility only the violation counts."""
+    del steps
     s = settings.line_search
     theta_0, theta_i = theta(trial.here, settings), theta(trial.there, settings)
     cost_0, cost_i = _with_slack(trial.here.cost, settings), trial.there.cost
@@ -76,6 +105,18 @@ def _bought(trial: Trial) -> jax.Array:
     return trial.weight * (trial.here.absolute + trial.there.absolute)
 
 
+def _filter_condition(settings: SQPSettings, dtype: str) -> str:
+    s = settings.line_search
+    return filter_condition(
+        dtype,
+        gamma=s.gamma,
+        armijo=s.armijo,
+        theta_min=settings.theta_min,
+        theta_max=s.theta_max,
+        converges=settings.converges,
+    )
+
+
 def merit_accepts(trial: Trial, steps: jax.Array, settings: SQPSettings) -> jax.Array:
     """The l1 merit function falls by a share of what its slope promises."""
     s = settings.line_search
@@ -86,15 +127,26 @@ def merit_accepts(trial: Trial, steps: jax.Array, settings: SQPSettings) -> jax.
     return merit_i <= merit_0 + s.armijo * steps * slope
 
 
+def _merit_condition(settings: SQPSettings, dtype: str) -> str:
+    s = settings.line_search
+    return merit_condition(dtype, armijo=s.armijo, margin=s.merit_margin)
+
+
 def full_accepts(trial: Trial, steps: jax.Array, settings: SQPSettings) -> jax.Array:
-    """Every step; one that leads to a point that is not finite is never accepted anyway."""
+    """Every step is accepted; `choose` still refuses points that are not finite."""
+    del steps, settings
     return jnp.ones(trial.there.cost.shape, dtype=bool)
 
 
-LINE_SEARCHES: dict[str, Callable[[Trial, jax.Array, SQPSettings], jax.Array]] = {
-    "filter": filter_accepts,
-    "merit": merit_accepts,
-    "full": full_accepts,
+def _full_condition(settings: SQPSettings, dtype: str) -> str:
+    del settings, dtype
+    return FULL_CONDITION
+
+
+LINE_SEARCHES: dict[str, LineSearch] = {
+    "filter": LineSearch(filter_accepts, _filter_condition),
+    "merit": LineSearch(merit_accepts, _merit_condition),
+    "full": LineSearch(full_accepts, _full_condition, full_step_only=True),
 }
 
 
@@ -109,7 +161,7 @@ def choose(trial: Trial, settings: SQPSettings) -> Choice:
     ladder = jnp.asarray(settings.line_search.ladder, dtype=trial.slope.dtype)
     steps = ladder[:, None, None, None]
     there = trial.there
-    accepted = LINE_SEARCHES[settings.line_search.kind](trial, steps, settings)
+    accepted = LINE_SEARCHES[settings.line_search.kind].accepts(trial, steps, settings)
     accepted &= jnp.isfinite(there.cost) & jnp.isfinite(there.squares)
     some = accepted.any(axis=0)
     index = jnp.where(some, jnp.argmax(accepted, axis=0), ladder.size - 1)
@@ -117,3 +169,25 @@ def choose(trial: Trial, settings: SQPSettings) -> Choice:
     if settings.fallback == "stay":
         alpha = jnp.where(some, alpha, 0)
     return Choice(alpha, index, some)
+
+
+def without_native_rule(settings: SQPSettings) -> str | None:
+    """Why kernels cannot search along a direction with these settings, or None."""
+    kind = settings.line_search.kind
+    if LINE_SEARCHES[kind].native is not None:
+        return None
+    return f'line search "{kind}" has no native condition'
+
+
+def native_rule(settings: SQPSettings, dtype: str) -> SearchRule:
+    """The line search of the settings for kernels; see `without_native_rule`."""
+    s = settings.line_search
+    native = LINE_SEARCHES[s.kind].native
+    assert native is not None  # engines are refused otherwise
+    return SearchRule(
+        ladder=s.ladder,
+        accepts=native(settings, dtype),
+        scale=s.scale,
+        slack=settings.rounding * float(np.finfo(dtype).eps),
+        takes_smallest=settings.fallback == "smallest",
+    )

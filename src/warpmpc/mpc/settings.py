@@ -7,9 +7,8 @@ from typing import Literal
 
 from warpmpc._checks import check_choice, check_count, check_flag, check_real
 from warpmpc._errors import SettingsError
+from warpmpc.mpc.line_search import LINE_SEARCHES
 from warpmpc.qp.types import ADMMSettings
-
-LINE_SEARCH_KINDS = ("filter", "merit", "full")
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,8 @@ class LineSearchSettings:
 
     Attributes:
         kind: "filter" (the cost or the violation must fall), "merit" (their weighted sum must
-            fall: l1 merit function), or "full" (always the whole step).
+            fall: l1 merit function), "full" (always the whole step), or another name in
+            `mpc.line_search.LINE_SEARCHES`.
         decay: Ratio of neighbouring step lengths.
         step_min: No step length below it is tried.
         scale: Factor of the violation theta = scale * |violations|_2.
@@ -58,7 +58,7 @@ class LineSearchSettings:
             or "stay".  None: smallest with a fixed number of iterations, stay otherwise.
     """
 
-    kind: Literal["filter", "merit", "full"] = "filter"
+    kind: str = "filter"
     decay: float = 0.5
     step_min: float = 1e-3
     scale: float = 0.1
@@ -72,7 +72,7 @@ class LineSearchSettings:
 
     def __post_init__(self) -> None:
         """Checks types and ranges."""
-        check_choice(self, "kind", LINE_SEARCH_KINDS)
+        check_choice(self, "kind", tuple(LINE_SEARCHES))
         for name in ("decay", "gamma", "armijo"):
             check_real(self, name, "a number between 0 and 1", lambda v: 0 < v < 1)
         check_real(self, "step_min", "a number above 0, at most 1", lambda v: 0 < v <= 1)
@@ -89,7 +89,7 @@ class LineSearchSettings:
     @property
     def ladder(self) -> tuple[float, ...]:
         """Step lengths, the largest first."""
-        if self.kind == "full":
+        if LINE_SEARCHES[self.kind].full_step_only:
             return (1.0,)
         steps = [1.0]
         while steps[-1] * self.decay >= self.step_min:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +25,7 @@ from warpmpc.symbolic.derivatives.row_kinds import RowKind
 LANES = 32
 
 
-@dataclass(frozen=True, order=True)
-class Node:
+class Node(NamedTuple):
     """A node of the pattern that lanes share.
 
     Attributes:
@@ -43,8 +43,7 @@ class Node:
 Pair = tuple[Node, Node]
 
 
-@dataclass(frozen=True)
-class RowSlot:
+class RowSlot(NamedTuple):
     """What rows of different lanes have in common if they are one node.
 
     Attributes:

@@ -12,11 +12,20 @@ is that of `mpc.sqp.general`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from warpmpc.codegen.emit_native import Access, literal, place_source
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.kernel_source import inlined
+from warpmpc.codegen.native.line_search import (
+    POINT_SUMS,
+    REPORT_ROWS,
+    SearchRule,
+    SQPTolerances,
+    collected,
+    report_source,
+    verdict,
+)
 from warpmpc.codegen.native.preamble import TINY, preamble
 from warpmpc.codegen.native.status import STATUS_ENUM
 from warpmpc.codegen.stage_functions import StagePlan
@@ -38,20 +47,9 @@ from warpmpc.engines.onchip.reduction_source import COUPLE, REDUCE
 from warpmpc.engines.onchip.residual_source import LaneResiduals
 from warpmpc.engines.onchip.rounds import ROUND, asked_for, declared, dispatched, item_width
 from warpmpc.engines.onchip.solve_template import NO_PART, PHASES, REPORT, SOLVE
-from warpmpc.engines.three_launch.search_source import (
-    POINT_SUMS,
-    REPORT_ROWS,
-    SearchRule,
-    collected,
-)
 from warpmpc.symbolic.derivatives.row_kinds import RowKind
 
 _JUDGE = r"""
-    // Where no step is acceptable any more, the conditions alone decide.
-    const bool at_rest = d_size <= TOL_STEP * MAX((SCALAR)1, z_size) || !accepted;
-    const SCALAR kkt = MAX(stationarity, slack) / MAX((SCALAR)1, gradient);
-    converged = usable && solvable && at_rest && worst_here <= TOL_VIOLATION && kkt <= TOL_KKT;
-    SOFT
     if (converged) {
         taken = 0;
         cost_new = cost_here;
@@ -60,9 +58,6 @@ _JUDGE = r"""
         worst_new = worst_here;
     }
     ++n_done;"""
-
-# Multipliers of soft rows belong to s; they say something of z only where A d is s.
-_SOFT = "converged = converged && primal <= TOL_VIOLATION;"
 
 _LEAVE = " && !converged && accepted && usable"
 
@@ -75,26 +70,7 @@ if (CHIEF) {
 }"""
 
 
-@dataclass(frozen=True)
-class OnchipEnd:
-    """Tolerances of the SQP iteration; see `SQPSettings`.
-
-    Attributes:
-        tol_step: Of steps.
-        tol_kkt: Of the optimality conditions.
-        tol_violation: Of rows.
-    """
-
-    tol_step: float
-    tol_kkt: float
-    tol_violation: float
-
-    def defines(self, dtype: str) -> list[str]:
-        """The numbers."""
-        return [f"#define {k.upper()} {literal(v, dtype)}" for k, v in asdict(self).items()]
-
-
-def end_sources(end: OnchipEnd | None, dtype: str, *, soft: bool) -> dict[str, str]:
+def end_sources(end: SQPTolerances | None, dtype: str, *, soft: bool) -> dict[str, str]:
     """Parts of `onchip_native.SOLVE`; nothing for a fixed number of iterations.
 
     Args:
@@ -108,7 +84,7 @@ def end_sources(end: OnchipEnd | None, dtype: str, *, soft: bool) -> dict[str, s
     begin = "\n".join(["", *end.defines(dtype), "int n_done = 0;", "bool converged = false;"])
     return {
         "begin": begin,
-        "judge": _JUDGE.replace("SOFT", _SOFT if soft else ""),
+        "judge": verdict(soft=soft) + _JUDGE,
         "reported": "true",
         "leave": _LEAVE,
         "count": _COUNT,
@@ -140,7 +116,7 @@ class OnchipConstants:
     same: float
     absent: float
     checks: OnchipChecks | None = None
-    end: OnchipEnd | None = None
+    end: SQPTolerances | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +232,7 @@ class OnchipSource:
             "inputs": self._inputs.pointers(),
             "inputs_later": self._inputs.asked_later(),
             "rounds": self._rounds(),
-            "ladder": ", ".join(literal(step, dtype) for step in rule.ladder),
+            "ladder": rule.steps(dtype),
             "clear": "\n".join(self._clear()),
             "linearize": self._linearize(dtype),
             "linearize_first": " ".join([self._first_entries("linearize"), *self._lacks("ASK")]),
@@ -289,11 +265,11 @@ class OnchipSource:
         first = texts["evaluate_first"]
         report = REPORT.format(residuals=lines, evaluate_first=first, checked=of_qp.pop("checked"))
         texts |= {"report": report, **of_qp}
-        values = {"scale": rule.scale, "slack": rule.slack, "accepts": rule.accepts}
-        values |= end_sources(end, dtype, soft=soft)
-        values |= {"fallback": str(rule.fallback), "report_rows": str(len(REPORT_ROWS))}
+        values = end_sources(end, dtype, soft=soft)
+        values |= {"report_rows": report_source(), "n_report": str(len(REPORT_ROWS))}
         values["no_part"] = str(NO_PART)
-        return self._settings(dtype, record=record, always=always) + SOLVE.format(**texts, **values)
+        settings = self._settings(dtype, record=record, always=always) + rule.macros(dtype)
+        return settings + SOLVE.format(**texts, **values)
 
     def _settings(self, dtype: str, *, record: bool, always: bool) -> str:
         n = self._numbers

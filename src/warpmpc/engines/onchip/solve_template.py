@@ -163,12 +163,9 @@ ROLLED for (int iteration = 0;; ++iteration) {{
         }}
         const SCALAR cost = summed(cost_of), squares = summed(squares_of);
         const SCALAR absolute = summed(absolute_of), worst = largest(worst_of);
-        const SCALAR theta = {scale} * ROOT(squares);
-        const SCALAR theta_0 = {scale} * ROOT(squares_here), absolute_0 = absolute_here;
-        const SCALAR cost_0 = cost_here + {slack} * LIBM(fabs)(cost_here);
-        const bool finite = cost - cost == 0 && squares - squares == 0;
-        accepted = finite && ({accepts});
-        if (usable && (accepted || ({fallback} && point + 1 == POINTS))) {{
+        SEARCH_AT_ITERATE(cost_here, squares_here, absolute_here)
+        SEARCH_AT_TRIAL
+        if (usable && SEARCH_TAKES(point + 1 == POINTS)) {{
             taken = step;
             cost_new = cost;
             squares_new = squares;
@@ -185,22 +182,9 @@ ROLLED for (int iteration = 0;; ++iteration) {{
     {forget_places}
     if (!goes_on) {{ {ask_places} }}
     if (CHIEF && ({reported})) {{
-        SCALAR* report = report_of + (RECORD ? iteration * {report_rows} : 0);
-        const SCALAR known = usable ? (SCALAR)0 : (SCALAR)NAN;
-        report[0] = taken;
-        report[1] = accepted && usable;
-        report[2] = usable;
-        report[3] = cost_new;
-        report[4] = worst_new;
-        report[5] = squares_new;
-        report[6] = worst_here;
-        report[7] = primal + known;
-        report[8] = dual + known;
-        report[9] = (solvable ? stationarity : gradient) + known;
-        report[10] = gradient + known;
-        report[11] = (solvable ? slack : (SCALAR)0) + known;
-        report[12] = d_size + known;
-        report[13] = z_size;
+        SCALAR* report = report_of + (RECORD ? iteration * {n_report} : 0);
+        const SCALAR alpha = taken;
+        {report_rows}
     }}
     cost_here = cost_new;
     squares_here = squares_new;

@@ -10,43 +10,25 @@ meet in shared memory, choose alike, and share the update.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
-
-from warpmpc.codegen.emit_native import Access, place_source
-from warpmpc.codegen.ir import ScalarProgram
-from warpmpc.codegen.kernel_source import inlined, pointers, switch
+from warpmpc.codegen.emit_native import place_source
+from warpmpc.codegen.kernel_source import pointers, switch
+from warpmpc.codegen.native.line_search import (
+    POINT_SUMS,
+    SearchRule,
+    collected,
+    report_source,
+)
 from warpmpc.codegen.native.status import STATUS_ENUM
 from warpmpc.codegen.stage_functions import StagePlan
 from warpmpc.symbolic.derivatives.qp_residuals import REPORT_MAXIMA, REPORT_SUMS
-
-
-@dataclass(frozen=True)
-class SearchRule:
-    """The line search as numbers of the text.
-
-    Attributes:
-        ladder: Step lengths, the largest first.
-        accepts: Condition in terms of the names of `_SEARCH`.
-        scale: Of the violation measure.
-        slack: Relative rise of the cost that may be rounding.
-        fallback: Step that is taken if none is accepted: 1 for the smallest one, else 0.
-        weighs: Whether the condition depends on the largest multiplier.
-    """
-
-    ladder: tuple[float, ...]
-    accepts: str
-    scale: str
-    slack: str
-    fallback: int
-    weighs: bool = False
-
 
 # Rows of what is found: cost, squares, absolute, worst of all points, then the report.
 _SEARCH = r"""
 #define POINTS {points}
 {statuses}
+#define ROOT(x) LIBM(sqrt)(x)
+{macros}
 enum {{ COST, SQUARES, ABSOLUTE, WORST, OF_POINT }};
 enum {{
     SLOPE = OF_POINT * POINTS, STATIONARITY, GRADIENT, DUAL, PRIMAL, SLACK, Y, D, Z, POISON, FOUND
@@ -123,21 +105,17 @@ for (int l = 0; l < LANES_HERE; ++l) {{
     const bool tried = status != NON_FINITE && status != INVALID_BOUNDS;
     const bool usable = tried && FOUND_OF(POISON, l) == 0;
     const SCALAR slope = FOUND_OF(SLOPE, l), weight = FOUND_OF(Y, l);
-    const SCALAR theta_0 = {scale} * LIBM(sqrt)(FOUND_OF(SQUARES, l));
-    const SCALAR absolute_0 = FOUND_OF(ABSOLUTE, l);
-    const SCALAR cost_0 = FOUND_OF(COST, l) + {slack} * LIBM(fabs)(FOUND_OF(COST, l));
+    SEARCH_AT_ITERATE(FOUND_OF(COST, l), FOUND_OF(SQUARES, l), FOUND_OF(ABSOLUTE, l))
     int choice = 0;
-    for (int i = POINTS - 1; i > 0; --i) {{
+    bool accepted = false;
+    for (int i = 1; i < POINTS && !accepted; ++i) {{
         const SCALAR step = ladder[i];
         const SCALAR cost = FOUND_OF(OF_POINT * i + COST, l);
         const SCALAR squares = FOUND_OF(OF_POINT * i + SQUARES, l);
         const SCALAR absolute = FOUND_OF(OF_POINT * i + ABSOLUTE, l);
-        const SCALAR theta = {scale} * LIBM(sqrt)(squares);
-        const bool finite = cost - cost == 0 && squares - squares == 0;
-        if (finite && ({accepts})) choice = i;
+        SEARCH_AT_TRIAL
+        if (SEARCH_TAKES(i + 1 == POINTS)) choice = i;
     }}
-    const bool accepted = choice > 0;
-    if (!accepted && {fallback}) choice = POINTS - 1;
     if (!usable) choice = 0;
     LANE(taken, l) = ladder[choice];
     LANE(kept, l) = usable;
@@ -146,21 +124,15 @@ for (int l = 0; l < LANES_HERE; ++l) {{
     LANE(honest, l) = usable && solvable;
     if (CHIEF) {{
         SCALAR* report = BASE(report_out) + l;
-        const SCALAR known = usable ? (SCALAR)0 : (SCALAR)NAN;
-        report[0 * 32] = ladder[choice];
-        report[1 * 32] = accepted && usable;
-        report[2 * 32] = usable;
-        report[3 * 32] = FOUND_OF(OF_POINT * choice + COST, l);
-        report[4 * 32] = FOUND_OF(OF_POINT * choice + WORST, l);
-        report[5 * 32] = FOUND_OF(OF_POINT * choice + SQUARES, l);
-        report[6 * 32] = FOUND_OF(WORST, l);
-        report[7 * 32] = FOUND_OF(PRIMAL, l) + known;
-        report[8 * 32] = FOUND_OF(DUAL, l) + known;
-        report[9 * 32] = FOUND_OF(solvable ? STATIONARITY : GRADIENT, l) + known;
-        report[10 * 32] = FOUND_OF(GRADIENT, l) + known;
-        report[11 * 32] = (solvable ? FOUND_OF(SLACK, l) : (SCALAR)0) + known;
-        report[12 * 32] = FOUND_OF(D, l) + known;
-        report[13 * 32] = FOUND_OF(Z, l);
+        const SCALAR alpha = ladder[choice], worst_here = FOUND_OF(WORST, l);
+        const SCALAR cost_new = FOUND_OF(OF_POINT * choice + COST, l);
+        const SCALAR worst_new = FOUND_OF(OF_POINT * choice + WORST, l);
+        const SCALAR squares_new = FOUND_OF(OF_POINT * choice + SQUARES, l);
+        const SCALAR primal = FOUND_OF(PRIMAL, l), dual = FOUND_OF(DUAL, l);
+        const SCALAR stationarity = FOUND_OF(STATIONARITY, l), gradient = FOUND_OF(GRADIENT, l);
+        const SCALAR slack = FOUND_OF(SLACK, l);
+        const SCALAR d_size = FOUND_OF(D, l), z_size = FOUND_OF(Z, l);
+        {report_rows}
     }}
 }}
 SCALAR* __restrict__ z_new = BASE(z_out);
@@ -185,21 +157,9 @@ for (int i = FROM_PART; i < n_rows; i += BY_PARTS) {{
 END_TILE
 """
 
-REPORT_ROWS = (
-    "alpha",
-    "accepted",
-    "usable",
-    "cost",
-    "worst",
-    "squares",
-    "worst_before",
-    "primal",
-    "dual",
-    "stationarity",
-    "gradient",
-    "slack",
-    "d_size",
-    "z_size",
+REPORT_COLLECTED = (
+    *((name, "+") for name in REPORT_SUMS),
+    *((name, "max") for name in REPORT_MAXIMA),
 )
 
 
@@ -235,37 +195,13 @@ def search_body(
         ]
         lines += [f"{{ const Pack x = {value}; poison += x - x; }}" for value in values]
         reports.append(lines)
-    steps = ", ".join(repr(float(np.dtype(dtype).type(step))) for step in rule.ladder)
     return _SEARCH.format(
         points=len(rule.ladder) + 1,
         statuses=STATUS_ENUM,
-        ladder=steps,
+        macros=rule.macros(dtype),
+        ladder=rule.steps(dtype),
         inputs=pointers(names),
         evaluate=switch("points_in.data[2 * item]", points),
         report=switch("reports_in.data[2 * item]", reports),
-        scale=rule.scale,
-        slack=rule.slack,
-        accepts=rule.accepts,
-        fallback=rule.fallback,
+        report_rows=report_source(stride=32),
     )
-
-
-POINT_SUMS = (("cost", "+"), ("squares", "+"), ("absolute", "+"), ("worst", "max"))
-REPORT_COLLECTED = (
-    *((name, "+") for name in REPORT_SUMS),
-    *((name, "max") for name in REPORT_MAXIMA),
-)
-
-
-def collected(
-    program: ScalarProgram,
-    access: Access,
-    dtype: str,
-    sums: Sequence[tuple[str, str]],
-    **replaced: str,
-) -> list[str]:
-    """A program whose outputs are single numbers, added up or compared with the largest so far."""
-    lines, outputs = inlined(program, access, dtype, **replaced)
-    for (name, how), (value,) in zip(sums, outputs, strict=True):
-        lines.append(f"{name} += {value};" if how == "+" else f"{name} = MAX({name}, {value});")
-    return lines

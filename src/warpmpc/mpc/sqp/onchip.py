@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from warpmpc._errors import SettingsError
+from warpmpc.codegen.native.line_search import REPORT_ROWS, SQPTolerances
 from warpmpc.engines.ldl.launch import MAX_REGISTERS
 from warpmpc.engines.onchip.check_source import OnchipChecks
 from warpmpc.engines.onchip.lane_source import LaneSource, registers_of
@@ -32,18 +33,16 @@ from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.engines.onchip.solve_source import (
     STATIC_SHARED,
     OnchipConstants,
-    OnchipEnd,
     OnchipSource,
 )
 from warpmpc.engines.onchip.solve_template import NO_PART, PHASES
 from warpmpc.engines.runtime.ffi import has_gpu, shared_memory_limit
-from warpmpc.engines.three_launch.search_source import REPORT_ROWS
+from warpmpc.mpc.line_search import native_rule
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
 from warpmpc.mpc.sqp.onchip_stages import OnchipStages
 from warpmpc.mpc.sqp.reports import Reports
-from warpmpc.mpc.sqp.three_launch import search_rule
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, MPCWarmStart, QPState
 from warpmpc.qp.loops.kernels import inverse_rho
@@ -77,7 +76,7 @@ class OnchipIteration(SQPIteration):
         text = OnchipSource(
             self.memory,
             plans.plans,
-            search_rule(settings, programs.dtype),
+            native_rule(settings, programs.dtype),
             replace(_numbers(qp, programs.dtype), end=_end(settings, programs.dtype)),
         )
         self.kernel = OnchipKernel(self.memory, text, plans.tables, programs.dtype)
@@ -290,11 +289,11 @@ def _numbers(qp: QPSolver, dtype: str) -> OnchipConstants:
     )
 
 
-def _end(settings: SQPSettings, dtype: str) -> OnchipEnd | None:
+def _end(settings: SQPSettings, dtype: str) -> SQPTolerances | None:
     if not settings.converges:
         return None
     tolerances = settings.tolerances(dtype)
-    return OnchipEnd(tolerances.step, tolerances.kkt, tolerances.violation)
+    return SQPTolerances(tolerances.step, tolerances.kkt, tolerances.violation)
 
 
 def _checks(settings: ADMMSettings) -> OnchipChecks | None:

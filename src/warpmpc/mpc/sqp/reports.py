@@ -7,7 +7,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
-from warpmpc.engines.three_launch.search_source import REPORT_ROWS
+from warpmpc.codegen.native.line_search import REPORT_ROWS
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.general import Iterate, is_infeasible, status_of
 from warpmpc.mpc.types import History, QPState

@@ -17,15 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._errors import SettingsError
-from warpmpc.codegen.emit_native import literal
 from warpmpc.codegen.from_casadi import translate
+from warpmpc.codegen.native.line_search import REPORT_ROWS
 from warpmpc.codegen.stage_functions import StageCase, merged_cases
 from warpmpc.engines.runtime.admm_launch import UNCHECKED, LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.loading import load_together
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.launch import StagedKernels
 from warpmpc.engines.three_launch.launches import ThreeLaunchKernels, ThreeLaunchPrograms
-from warpmpc.engines.three_launch.search_source import REPORT_ROWS, SearchRule
+from warpmpc.mpc.line_search import native_rule
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
@@ -121,7 +121,7 @@ class ThreeLaunches:
         self._limits = LoopLimits(checks or UNCHECKED, qp.settings.max_iter, qp.settings.max_iter)
         self._kernels = ThreeLaunchKernels(
             self._stages(),
-            search_rule(settings, programs.dtype),
+            native_rule(settings, programs.dtype),
             programs.dtype,
             stores_K=checks > 0,
         )
@@ -264,41 +264,6 @@ def _numbers(qp: QPSolver, dtype: str) -> np.ndarray:
     """Of `ThreeLaunchKernels.factor`."""
     inverses = inverse_rho(qp.settings, dtype)
     return np.array([qp.settings.sigma, *inverses, EQUALITY_TOLERANCE, BOUND_LARGE], dtype=dtype)
-
-
-def search_rule(settings: SQPSettings, dtype: str) -> SearchRule:
-    """The conditions of `line_search` as text."""
-    s = settings.line_search
-
-    def text(number: float) -> str:
-        return literal(number, dtype)
-
-    less = f"theta < {text(1 - s.gamma)} * theta_0"
-    near = f"theta < {text(settings.theta_min)} && theta_0 < {text(settings.theta_min)}"
-    armijo = f"cost < cost_0 + {text(s.armijo)} * slope"
-    if settings.converges:
-        bought = "weight * (absolute_0 + absolute)"
-        armijo = f"cost < cost_0 + {bought} + {text(s.armijo)} * LIBM(fmin)(slope, 0)"
-    else:
-        near += " && slope < 0"
-    either = f"cost < cost_0 - {text(s.gamma)} * theta_0 || {less}"
-    weight = f"{text(s.merit_margin)} * weight"
-    falls = f"LIBM(fmin)(slope - {weight} * absolute_0, 0)"
-    accepts = {
-        "filter": f"theta > {text(s.theta_max)} ? {less} : ({near}) ? {armijo} : ({either})",
-        "merit": f"cost + {weight} * absolute <= "
-        f"cost_0 + {weight} * absolute_0 + {text(s.armijo)} * step * {falls}",
-        "full": "true",
-    }
-    slack = settings.rounding * float(np.finfo(dtype).eps)
-    return SearchRule(
-        ladder=s.ladder,
-        accepts=accepts[s.kind],
-        scale=text(s.scale),
-        slack=text(slack),
-        fallback=int(settings.fallback == "smallest"),
-        weighs=s.kind == "merit" or (s.kind == "filter" and settings.converges),
-    )
 
 
 def build_iteration(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> SQPIteration:
