@@ -41,3 +41,9 @@ def check_flag(settings: Any, name: str) -> None:
     value = getattr(settings, name)
     if not isinstance(value, bool):
         raise SettingsError(f"{name} must be True or False, got {value!r}.")
+
+
+def check_kind(name: str, given: Any, kind: type) -> None:
+    """Refuses what is neither None nor of this type."""
+    if given is not None and not isinstance(given, kind):
+        raise SettingsError(f"{name} must be {kind.__name__}, got {type(given).__name__}.")

@@ -269,7 +269,7 @@ class TestChoices:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"code": "curled"}, 'code must be "unrolled", "rolled" or None'),
+            ({"code": "curled"}, 'code must be "unrolled", "panels" or None'),
             ({"registers": 8}, "registers must be None or an integer from 24 to 255, got 8"),
             ({"registers": True}, "registers must be None or an integer"),
             ({"registers": 64.0}, "registers must be None or an integer"),

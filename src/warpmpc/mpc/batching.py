@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import jax
@@ -70,7 +70,7 @@ class BatchedCall:
     def __init__(
         self,
         function: Callable[..., Any],
-        sensitivity: Sensitivity,
+        sensitivity: Callable[[], Sensitivity],
         read: Callable[..., Solution],
         part_size: Callable[[int, int], int],
         values: Callable[[], int],
@@ -80,30 +80,40 @@ class BatchedCall:
 
         Args:
             function: Of parameters and a start, in its layout.
-            sensitivity: Its derivatives.
+            sensitivity: Makes its derivatives, when the first one is asked for.
             read: Makes the solution from the function's results, as rows of instances.
             part_size: How many instances of a batch are worked on at once if each of them needs
                 so many numbers.
             values: Numbers that the function needs per instance.
             lanes: Of the function's layout ``[groups, rows, lanes]``; its sensitivity has tiles.
         """
-        self._sensitivity, self._read, self._lanes = sensitivity, read, lanes
+        self._make_sensitivity, self._part_size = sensitivity, part_size
+        self._read, self._lanes = read, lanes
         # Without tiles results lie where the start was: in parts they would need room of their own.
         self._forward = on_batches(
             _with_common(function),
             lanes,
             lambda batch: part_size(batch, values() if lanes > 1 else 0),
         )
-        self._reverse = on_batches(
-            _with_common(sensitivity.reverse),
-            LANES,
-            lambda batch: part_size(batch, sensitivity.values_per_instance),
-        )
         self.compiled = jax.jit(self._single_solutions, donate_argnums=2)
         self._traced = jax.jit(self._solutions)
         self._compiled_back = jax.jit(self._cotangents)
         self._differentiable = jax.custom_vjp(self._run)
         self._differentiable.defvjp(self._keep, self._back)
+
+    @cached_property
+    def _sensitivity(self) -> Sensitivity:
+        return self._make_sensitivity()
+
+    @cached_property
+    def _reverse(self) -> Callable[..., Any]:
+        """The way back on batches."""
+        found = self._sensitivity
+        return on_batches(
+            _with_common(found.reverse),
+            LANES,
+            lambda batch: self._part_size(batch, found.values_per_instance),
+        )
 
     def __call__(self, params: Parameters, start: MPCWarmStart, *, donate: bool) -> Solution:
         """The solutions, with the leading axes of the arguments.

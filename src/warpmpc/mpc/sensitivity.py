@@ -71,7 +71,7 @@ class StepSensitivity:
         data = programs.linearize(start.z, p, start.qp.y)
         point = Point(data, d, y, valid, None if data.soft is None else s)
         found = (alpha * z_bar, y_bar)
-        bars_of_qp = _reverse(self._qp.sensitivity, self._qp.lanes, point, found)
+        bars_of_qp = _reverse(self._qp.sensitivity, point, found)
         more_z, more_p = programs.pull_back(start.z, p, start.qp.y, bars_of_qp)
         z_back = jnp.where(valid, z_bar + more_z, 0)
         p_back = jnp.where(valid, cost_bar * of_p + more_p, 0)
@@ -118,7 +118,7 @@ class SolveSensitivity:
         z_bar = z_bar + cost_bar * of_z
         data = programs.linearize(z, p, y)
         point = Point(data, jnp.zeros_like(z), y, valid)
-        bars_of_qp = _reverse(sensitivity, self._qp.lanes, point, (z_bar, y_bar))
+        bars_of_qp = _reverse(sensitivity, point, (z_bar, y_bar))
         more = programs.pull_back_params(z, p, y, bars_of_qp)
         p_back = jnp.where(valid, cost_bar * of_p + more, 0)
         return p_back, jax.tree.map(jnp.zeros_like, start)
@@ -131,10 +131,10 @@ class SolveSensitivity:
 
 
 def _reverse(
-    sensitivity: Sensitivity, lanes: int, point: Point, bars: tuple[jax.Array, jax.Array]
+    sensitivity: Sensitivity, point: Point, bars: tuple[jax.Array, jax.Array]
 ) -> dict[str, jax.Array]:
     """Cotangents of the data of a QP from those of its x and y, in tiles."""
-    at, x_bar, y_bar = jax.tree.map(lambda a: regrouped(a, lanes), (point, *bars))
+    at, x_bar, y_bar = jax.tree.map(lambda a: regrouped(a, sensitivity.lanes), (point, *bars))
     found: QPData = sensitivity.reverse(at, x_bar, y_bar, jnp.zeros_like(x_bar[:, :1]))
     tiles = jax.tree.map(lambda a: regrouped(a, LANES), found)
     return {name: getattr(tiles, name) for name in ("P", "q", "A", "lower", "upper", "soft")}

@@ -9,18 +9,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse as sp
 from jax.core import Tracer
 from jax.sharding import NamedSharding
 
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc._types import ArrayLike, check_array, check_dtype
-from warpmpc.engines.runtime.sharding import check_divisible, everywhere, in_auto_axes
+from warpmpc.engines.runtime.sharding import (
+    check_divisible,
+    everywhere,
+    in_auto_axes,
+    with_auto_axes,
+)
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.tuning import Measured
 from warpmpc.mpc import torch_bridge
@@ -34,7 +39,6 @@ from warpmpc.mpc.batching import (
     result_values,
     three_launch_values,
 )
-from warpmpc.mpc.checks import as_device, as_problem, check_engine, checked_settings
 from warpmpc.mpc.parameters import ParameterPacker, Parameters, ParameterSplit, Params
 from warpmpc.mpc.sensitivity import SolveSensitivity, StepSensitivity
 from warpmpc.mpc.settings import SQPSettings
@@ -54,12 +58,13 @@ from warpmpc.mpc.types import (
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.qp.batching import part_size
-from warpmpc.qp.checks import finite_vectors
 from warpmpc.qp.loops.kernels import tune_loop
+from warpmpc.qp.loops.registry import differentiable_engines, engine_named
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import EQUALITY_TOLERANCE, RHO_MIN
-from warpmpc.qp.types import StagedSettings
-from warpmpc.symbolic.derivatives.assembly import host_qp
+from warpmpc.qp.structure import EliminationHints, QPStructure, finite_vectors
+from warpmpc.qp.types import ADMMSettings, StagedSettings
+from warpmpc.symbolic.derivatives.assembly import Assembly, host_qp
 from warpmpc.symbolic.derivatives.representative_kkt import (
     find_light_variables,
     representative_of,
@@ -67,7 +72,6 @@ from warpmpc.symbolic.derivatives.representative_kkt import (
 )
 from warpmpc.symbolic.derivatives.row_kinds import row_kinds
 from warpmpc.symbolic.derivatives.stage_model import HessianRule
-from warpmpc.symbolic.pattern import SparsePattern
 
 _LOG = logging.getLogger(__name__)
 
@@ -107,10 +111,10 @@ class MPCSolver:
                 one by one.
             staged: Of the staged engine's kernels.
         """
-        self.settings, self.dtype = checked_settings(settings), check_dtype(dtype)
-        self.problem = as_problem(problem)
-        check_engine(engine)
-        self._device = as_device(device)
+        self.settings, self.dtype = _checked_settings(settings), check_dtype(dtype)
+        self.problem = _as_problem(problem)
+        _check_engine(engine)
+        self._device = _as_device(device)
         self.programs = StageEvaluator(self.problem, self._rule(), self.dtype)
         if not self.programs.assembly.A_pattern.nnz:
             raise ProblemError(
@@ -120,7 +124,6 @@ class MPCSolver:
         self.qp = self._qp_solver(engine, staged, nominal)
         given = (self.programs, self.qp, self.settings)
         self._onchip = uses_onchip(engine, *given, free=staged is None)
-        self.engine = "onchip" if self._onchip else self.qp.engine
         refuse_three_launches(*given)
         self._iterations: dict[ParameterSplit, SQPIteration] = {}
         self._pack = ParameterPacker(self.problem, self.dtype)
@@ -130,8 +133,14 @@ class MPCSolver:
         self._nothing = jax.jit(self._cold_state)
         self._shift = jax.jit(Shift(self.problem))
         self._layout = TrajectoryLayout(self.problem)
-        self._solve = self._program(self._solve_tiles, SolveSensitivity(*given))
-        self._step = self._program(self._step_tiles, StepSensitivity(self.programs, self.qp))
+        self._solve = self._program(self._solve_tiles, partial(SolveSensitivity, *given))
+        step_sensitivity = partial(StepSensitivity, self.programs, self.qp)
+        self._step = self._program(self._step_tiles, step_sensitivity)
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine; the first use builds it."""
+        return "onchip" if self._onchip else self.qp.engine
 
     def _rule(self) -> HessianRule:
         settings = self.settings
@@ -144,29 +153,23 @@ class MPCSolver:
 
     def _qp_solver(self, engine: str, staged: StagedSettings | None, nominal: Any) -> QPSolver:
         at, problem = self.programs.assembly, self.problem
-        stages = np.concatenate([problem.var_stage, problem.con_stage])
-        engine = "auto" if engine == "onchip" else engine  # for what is left: derivatives
-        has_stages = engine in ("auto", "staged")
-        soft, qp = at.soft_rows, self.settings.qp_settings(self.dtype)
-        rho = (qp.rho, qp.rho * qp.rho_equality)
-        weights = variable_weights(at, problem.defaults, rho)
-        light = find_light_variables(at, weights, qp.sigma)
-        grows = qp.scaling > 0 or qp.adaptive_rho_every > 0
-        return QPSolver(
-            _scipy(at.P_pattern),
-            _scipy(at.A_pattern),
-            settings=qp,
-            dtype=self.dtype,
-            engine=engine,
-            nominal=None if nominal is None else self._nominal(nominal),
-            stages=stages if has_stages else None,
-            staged=staged,
-            soft_rows=soft if soft.size else None,
-            light=light[0],
-            representative=representative_of(
-                at, (*rho, RHO_MIN), qp.sigma, weights, light[1:], grows=grows
-            ),
+        settings = self.settings.qp_settings(self.dtype)
+        structure = QPStructure(
+            at.P_pattern,
+            at.A_pattern,
+            settings,
+            self.dtype,
+            soft_rows=at.soft_rows,
+            hints=partial(_elimination_hints, at, settings),
         )
+        if nominal is not None:
+            structure = structure.with_nominal(self._nominal(nominal))
+        # The on-chip engine needs a QP solver for derivatives only.
+        engine = "auto" if engine == "onchip" else engine
+        stages = None
+        if engine == "auto" or engine_named(engine).takes_stages:
+            stages = np.concatenate([problem.var_stage, problem.con_stage])
+        return QPSolver.from_structure(structure, engine, stages, staged)
 
     def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers of the QP at a representative point."""
@@ -196,7 +199,9 @@ class MPCSolver:
             three_launch_values(*given) if uses_three_launches(*given) else general_values(*given)
         )
 
-    def _program(self, function: Callable[..., Any], sensitivity: Sensitivity) -> BatchedCall:
+    def _program(
+        self, function: Callable[..., Any], sensitivity: Callable[[], Sensitivity]
+    ) -> BatchedCall:
         return BatchedCall(
             function,
             sensitivity,
@@ -417,6 +422,53 @@ class MPCSolver:
         )
 
 
-def _scipy(pattern: SparsePattern) -> sp.csc_matrix:
-    ones = np.ones(pattern.nnz)
-    return sp.csc_matrix((ones, pattern.row_idx, pattern.col_ptr), shape=pattern.shape)
+def _elimination_hints(assembly: Assembly, settings: ADMMSettings) -> EliminationHints:
+    """What the problem says about the values of K."""
+    rho = (settings.rho, settings.rho * settings.rho_equality)
+    weights = variable_weights(assembly, assembly.problem.defaults, rho)
+    light, *fewer_light = find_light_variables(assembly, weights, settings.sigma)
+    grows = settings.scaling > 0 or settings.adaptive_rho_every > 0
+    representative = representative_of(
+        assembly, (*rho, RHO_MIN), settings.sigma, weights, fewer_light, grows=grows
+    )
+    return EliminationHints(light, representative)
+
+
+def _checked_settings(settings: SQPSettings | None) -> SQPSettings:
+    """The settings, or defaults."""
+    if settings is None:
+        return SQPSettings()
+    if not isinstance(settings, SQPSettings):
+        raise SettingsError(f"settings must be SQPSettings, got {type(settings).__name__}.")
+    return settings
+
+
+def _as_problem(problem: Any) -> MPCProblem:
+    """The general form of what a caller wants to solve."""
+    if isinstance(problem, OCP):
+        return problem.problem()
+    if not isinstance(problem, MPCProblem):
+        raise ProblemError(f"problem must be an OCP or MPCProblem, got {type(problem).__name__}.")
+    return problem
+
+
+def _check_engine(engine: Any) -> None:
+    """Refuses engines that do not exist or that have no derivatives."""
+    engines = ["auto", "onchip", *differentiable_engines()]
+    if engine not in engines:
+        raise SettingsError(f"Unknown engine {engine!r}; choose one of {engines}.")
+
+
+def _as_device(device: Any) -> Any:
+    """A JAX device, a `NamedSharding`, or None."""
+    if isinstance(device, NamedSharding):
+        return with_auto_axes(device)
+    if device is None or isinstance(device, jax.Device):
+        return device
+    try:
+        return jax.devices(device)[0]
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise SettingsError(
+            f"device must be a JAX device or one of its platforms, got {device!r}; there are "
+            f"{jax.devices()}.  A NamedSharding spreads batches over several."
+        ) from error

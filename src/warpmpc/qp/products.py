@@ -115,6 +115,11 @@ def total(array: jax.Array) -> jax.Array:
     return array
 
 
+def norm(array: jax.Array) -> jax.Array:
+    """Largest absolute value of each instance: ``[groups, 1, lanes]``."""
+    return jnp.abs(array).max(axis=1, keepdims=True, initial=0)
+
+
 def _take(array: jax.Array, index: IntArray | jax.Array) -> jax.Array:
     if not array.shape[1] or not index.size:
         return jnp.zeros((array.shape[0], *index.shape, array.shape[2]), dtype=array.dtype)

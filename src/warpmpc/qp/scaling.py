@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc._conventions import BOUND_LARGE, EQUALITY_TOLERANCE, RHO_MIN, SCALE_MIN, RowClass
+from warpmpc._conventions import BOUND_LARGE, INFINITY, EQUALITY_TOLERANCE, RHO_MIN, SCALE_MIN, RowClass
 from warpmpc.qp.products import QPMatrices, rounded, total
 from warpmpc.qp.soft import Penalties, Projection
-from warpmpc.qp.types import ADMMSettings
+from warpmpc.qp.types import ADMMSettings, Status
 from warpmpc.symbolic.pattern import SparsePattern
 
 RHO_MAX = 1e6
@@ -246,3 +246,39 @@ class ScaledQP:
         # y stays what it was; v changes because y = rho (v - s).  Nobody else's v changes a bit.
         moved = s + rounded((v - s) * (self.rho(rho) / self.rho(new)))
         return change, new, jnp.where(change, moved, v)
+
+
+@dataclass(frozen=True, eq=False)
+class LoopEnd:
+    """Where an ADMM loop ended: scaled x and v; everything else belongs to the unscaled QP.
+
+    The objective is without the penalties of soft rows.
+    """
+
+    x: jax.Array
+    v: jax.Array
+    rho: jax.Array
+    status: jax.Array
+    iterations: jax.Array
+    residuals: Residuals
+    objective: jax.Array
+
+
+def bad_bounds(data: QPData) -> jax.Array:
+    """Whether an instance has lower > upper, a bound no number can satisfy, a negative penalty."""
+    crossed = data.lower > data.upper
+    unreachable = (data.lower > INFINITY) | (data.upper < -INFINITY)
+    bad = (crossed | unreachable).any(axis=1, keepdims=True)
+    return bad if data.soft is None else bad | (data.soft < 0).any(axis=1, keepdims=True)
+
+
+def initial_status(data: QPData) -> jax.Array:
+    """Status before the first iteration: instances that must not be iterated are marked."""
+    values = (data.P, data.q, data.A)
+    finite = [jnp.isfinite(v).all(axis=1, keepdims=True) for v in values]
+    broken = ~(finite[0] & finite[1] & finite[2])
+    for limits in (data.lower, data.upper, data.soft):
+        if limits is not None:
+            broken |= jnp.isnan(limits).any(axis=1, keepdims=True)
+    status = jnp.where(bad_bounds(data), Status.INVALID_BOUNDS, Status.MAX_ITER)
+    return jnp.where(broken, Status.NON_FINITE, status).astype(jnp.int32)

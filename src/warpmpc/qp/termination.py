@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
-from warpmpc.qp.products import QPMatrices, total
+from warpmpc.qp.products import QPMatrices, norm, total
 from warpmpc.qp.scaling import QPData, Residuals
 from warpmpc.qp.soft import Penalties
 from warpmpc.qp.types import INFINITY, ADMMSettings, Status
-
-
-def norm(array: jax.Array) -> jax.Array:
-    """Largest absolute value of each instance, ``[groups, 1, lanes]``."""
-    return jnp.abs(array).max(axis=1, keepdims=True, initial=0)
 
 
 def residuals(
@@ -92,21 +89,34 @@ def is_dual_infeasible(
     return (size > settings.eps_dual_inf) & (change < 0) & flat & stays
 
 
-def bad_bounds(data: QPData) -> jax.Array:
-    """Whether an instance has lower > upper, a bound no number can satisfy, a negative penalty."""
-    crossed = data.lower > data.upper
-    unreachable = (data.lower > INFINITY) | (data.upper < -INFINITY)
-    bad = (crossed | unreachable).any(axis=1, keepdims=True)
-    return bad if data.soft is None else bad | (data.soft < 0).any(axis=1, keepdims=True)
+def verdict(
+    before: jax.Array,
+    r: Residuals,
+    certificates: Callable[[], tuple[jax.Array, jax.Array]],
+    is_last: jax.Array,
+    settings: ADMMSettings,
+) -> jax.Array:
+    """Status after a check; the status of instances that are done already does not change.
 
+    A solution takes precedence over certificates, and a certificate that the constraints cannot be
+    satisfied over one that the cost is unbounded.  With a fixed number of iterations nothing stops
+    early: only the last iterate is judged, and only as solved or not.
 
-def initial_status(data: QPData) -> jax.Array:
-    """Status before the first iteration: instances that must not be iterated are marked."""
-    values = (data.P, data.q, data.A)
-    finite = [jnp.isfinite(v).all(axis=1, keepdims=True) for v in values]
-    broken = ~(finite[0] & finite[1] & finite[2])
-    for limits in (data.lower, data.upper, data.soft):
-        if limits is not None:
-            broken |= jnp.isnan(limits).any(axis=1, keepdims=True)
-    status = jnp.where(bad_bounds(data), Status.INVALID_BOUNDS, Status.MAX_ITER)
-    return jnp.where(broken, Status.NON_FINITE, status).astype(jnp.int32)
+    Args:
+        before: Status before the check.
+        r: Residuals of the unscaled QP.
+        certificates: Computes whether each instance is primal, and dual, infeasible.
+        is_last: Whether this is the last iteration.
+        settings: Settings with the tolerances.
+    """
+    running, solved, status = before == Status.MAX_ITER, is_solved(r, settings), before
+    if not settings.check_every:
+        return jnp.where(running & is_last & solved, Status.SOLVED, status)
+    impossible, unbounded = certificates()
+    for code, reached in (
+        (Status.DUAL_INFEASIBLE, unbounded),
+        (Status.PRIMAL_INFEASIBLE, impossible),
+        (Status.SOLVED, solved),
+    ):
+        status = jnp.where(running & reached, code, status)
+    return status

@@ -368,12 +368,7 @@ def _best(
     representative: RepresentativeSystem | None,
 ) -> StageElimination:
     """The program with least fill, of the orders that couple neighbours only and are accurate."""
-    fitting = [order for order in orders if order.couples_neighbours(kkt)]
-    if not fitting:
-        raise PatternError(
-            "The stages couple beyond their neighbours: some row or cost term joins stages more "
-            'than one apart.  Check `stages`, or use engine="sparse", which takes any pattern.'
-        )
+    fitting = _fitting(kkt, orders)
     waiting = [light] if representative is None else [light, *representative.fewer_light]
     found = [
         (eliminate(kkt.K_pattern, safe_stagewise(kkt, order.positions, some)), order)
@@ -385,6 +380,27 @@ def _best(
         _accurate(found, safe, representative) if representative else min(safe, key=_weighted)
     )
     return _program(elimination, order, kkt.n_vars)
+
+
+def check_coupling(kkt: KKTPattern, stages: IntArray) -> None:
+    """Raises if some entry of K joins stages that are not neighbours.
+
+    Args:
+        kkt: Pattern of K.
+        stages: Stage of each variable, then of each row.
+    """
+    _fitting(kkt, one_sided_orders(stages))
+
+
+def _fitting(kkt: KKTPattern, orders: list[StageOrder]) -> list[StageOrder]:
+    """The orders that couple neighbours only; if there is none, the stages are wrong."""
+    fitting = [order for order in orders if order.couples_neighbours(kkt)]
+    if not fitting:
+        raise PatternError(
+            "The stages couple beyond their neighbours: some row or cost term joins stages more "
+            'than one apart.  Check `stages`, or use engine="sparse", which takes any pattern.'
+        )
+    return fitting
 
 
 def _weighted(candidate: tuple[Elimination, StageOrder]) -> float:

@@ -142,7 +142,7 @@ class ThreeLaunches:
             point["y"] = [self._order.rows[rows] for rows in point["y"]]
         functions, outputs = programs.linearize_functions
         stages = StageFunctions(functions, outputs, point)
-        steps = kkt_steps(program, self.qp.system.kkt, at, stages)
+        steps = kkt_steps(program, self.qp.structure.kkt, at, stages)
         factor = _merged_by_template(steps)
         d_rows = [self._order.vars[rows] for rows in at.w_rows]
         g_rows = [self._order.rows[rows] for rows in at.g_rows]

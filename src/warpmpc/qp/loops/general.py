@@ -15,13 +15,9 @@ import jax.numpy as jnp
 
 from warpmpc.qp.linear_solvers.kkt_solvers import KKTEngine
 from warpmpc.qp.products import QPMatrices, total
-from warpmpc.qp.scaling import Residuals, ScaledQP
-from warpmpc.qp.termination import (
-    is_dual_infeasible,
-    is_primal_infeasible,
-    is_solved,
-    residuals,
-)
+from warpmpc.qp.scaling import LoopEnd, Residuals, ScaledQP
+from warpmpc.qp.structure import QPStructure
+from warpmpc.qp.termination import is_dual_infeasible, is_primal_infeasible, residuals, verdict
 from warpmpc.qp.types import ADMMSettings, Status
 
 
@@ -38,22 +34,6 @@ class Progress:
     iterations: jax.Array
     residuals: Residuals
     iteration: jax.Array
-
-
-@dataclass(frozen=True, eq=False)
-class LoopEnd:
-    """Where an ADMM loop ended: scaled x and v; everything else belongs to the unscaled QP.
-
-    The objective is without the penalties of soft rows.
-    """
-
-    x: jax.Array
-    v: jax.Array
-    rho: jax.Array
-    status: jax.Array
-    iterations: jax.Array
-    residuals: Residuals
-    objective: jax.Array
 
 
 class ADMMLoop(Protocol):
@@ -74,9 +54,15 @@ class ADMMLoop(Protocol):
 class GenericLoop:
     """The loop written with JAX around an engine that solves linear systems."""
 
-    def __init__(self, engine: KKTEngine, matrices: QPMatrices, settings: ADMMSettings):
-        """Keeps the engine."""
-        self._engine, self._matrices, self._settings = engine, matrices, settings
+    def __init__(self, engine: KKTEngine, structure: QPStructure):
+        """Keeps the engine.
+
+        Args:
+            engine: Solver of the linear systems.
+            structure: Patterns and settings of the QPs.
+        """
+        matrices = structure.matrices
+        self._engine, self._matrices, self._settings = engine, matrices, structure.settings
         self.lanes = engine.lanes
         vectors = 10 * (matrices.A.n_rows + matrices.AT.n_rows)
         # The products of a check gather the values once more.
@@ -194,21 +180,14 @@ def _check(admm: ADMM, now: Progress, last: tuple[jax.Array, jax.Array]) -> Prog
     settings, problem = admm.settings, admm.problem
     x, s, y = problem.unscaled(now.x, now.v, now.rho)
     r = residuals(problem.data, admm.matrices, x, s, y)
-    status = now.status
-    if settings.check_every:
-        given = (problem.data, admm.matrices)
-        unbounded = is_dual_infeasible(*given, x - last[0], settings, problem.penalties)
-        impossible = is_primal_infeasible(*given, y - last[1], settings, problem.penalties)
-        done = [
-            (Status.DUAL_INFEASIBLE, unbounded),
-            (Status.PRIMAL_INFEASIBLE, impossible),
-            (Status.SOLVED, is_solved(r, settings)),
-        ]
-        for code, reached in done:
-            status = jnp.where((now.status == Status.MAX_ITER) & reached, code, status)
-    else:  # a fixed number of iterations: nothing stops early, the last iterate is judged
-        good = (now.iteration >= settings.max_iter) & is_solved(r, settings)
-        status = jnp.where((now.status == Status.MAX_ITER) & good, Status.SOLVED, status)
+
+    def certificates() -> tuple[jax.Array, jax.Array]:
+        given, penalties = (problem.data, admm.matrices), problem.penalties
+        impossible = is_primal_infeasible(*given, y - last[1], settings, penalties)
+        return impossible, is_dual_infeasible(*given, x - last[0], settings, penalties)
+
+    is_last = now.iteration >= settings.max_iter
+    status = verdict(now.status, r, certificates, is_last, settings)
     finite = jnp.isfinite(x).all(axis=1, keepdims=True) & jnp.isfinite(y).all(axis=1, keepdims=True)
     broken = (now.status == Status.MAX_ITER) & ~finite
     now = replace(now, residuals=r, status=jnp.where(broken, Status.NON_FINITE, status))

@@ -1,12 +1,9 @@
-"""The whole ADMM loop of a QP in one launch: engines "staged" and "sparse".
+"""The ADMM loop of a QP in one launch: engines "staged" and "sparse".
 
-Builds the kernels; where there is a choice of programs the number of tiles decides.  The loop
-itself is that of `qp.loops.kernels`.
-
-The ADMM loop of a QP on tiles, by kernels of one program.
-
-Brings scaled data into program order, factorises, iterates, and adapts rho between launches; tiles
-whose rho did not change keep their factors, tiles that are done return at once.
+Builds the kernels of an elimination; where there is a choice of kernels the number of tiles
+decides.  A run brings scaled data into the order of the elimination, factorises, iterates, and
+adapts rho between launches: tiles whose rho did not change keep their factors, and tiles that are
+done return at once.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +24,9 @@ from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.tiles import LANES, tile_count
 from warpmpc.engines.staged.launch import StagedKernels
 from warpmpc.engines.staged.tuning import Measured, StagedVariants
-from warpmpc.qp.linear_solvers.kkt_solvers import KKTSystem
-from warpmpc.qp.loops.general import ADMMLoop, LoopEnd
-from warpmpc.qp.scaling import RHO_MIN, Residuals, ScaledQP
+from warpmpc.qp.loops.general import ADMMLoop
+from warpmpc.qp.scaling import RHO_MIN, LoopEnd, Residuals, ScaledQP
+from warpmpc.qp.structure import QPStructure
 from warpmpc.qp.types import ADMMSettings, StagedSettings, Status
 from warpmpc.symbolic.derivatives.row_kinds import RowKind
 from warpmpc.symbolic.elimination import StoredElimination, eliminate
@@ -41,46 +38,73 @@ from warpmpc.symbolic.stage_elimination import (
     build_two_sided_elimination,
 )
 
+_LOG = logging.getLogger(__name__)
+# Straight-line code beyond this many multiply-adds takes too long to compile.
+_LARGEST_CODE = 8_000
 
-class LoopKernels(Protocol):
-    """Kernels of one program; they choose their launch shapes."""
+LoopKernels = StagedKernels | PanelKernels
 
-    @property
-    def program(self) -> StoredElimination:
-        """Which order nodes and values are in."""
-        ...
 
-    @property
-    def soft_nodes(self) -> IntArray:
-        """Nodes that may be soft rows; R has coefficients for each of them, in this order."""
-        ...
+class KernelLoop:
+    """ADMM on tiles for QPs with one pattern.
 
-    def factor(self, K: jax.Array) -> jax.Array:
-        """Factors of all tiles."""
-        ...
+    Attributes:
+        program: Elimination of the kernels; that with one side, if others may be chosen.
+        values_per_instance: Number of values in memory while an instance is solved.
+    """
 
-    def refactor(self, factor: jax.Array, K: jax.Array, todo: jax.Array) -> jax.Array:
-        """New factors of the tiles marked in `todo`; others stay."""
-        ...
+    lanes = LANES
 
-    def iterate(
+    def __init__(
         self,
-        factor: jax.Array,
-        R: jax.Array,
-        data: LoopData,
-        state: LoopState,
-        numbers: np.ndarray,
-        begin: jax.Array,
-        limits: LoopLimits,
-    ) -> LoopState:
-        """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
-        ...
+        structure: QPStructure,
+        kernels: LoopKernels,
+        variants: StagedVariants | None = None,
+    ):
+        """Keeps the kernels.
+
+        Args:
+            structure: Patterns and settings of the QPs.
+            kernels: Kernels of an elimination of K.
+            variants: Kernels to choose from by the number of tiles, in place of `kernels`.
+        """
+        self._structure, self._kernels, self._variants = structure, kernels, variants
+        self.program: StoredElimination = kernels.program
+        n, n_L = self.program.n_nodes, self.program.n_L
+        # Factors twice while rho changes; then the vectors of the loop.
+        factors = (n_L + n) * (2 if structure.settings.adaptive_rho_every else 1)
+        self.values_per_instance = self.program.K_order.size + factors + 8 * n
+        self.values_per_instance += 4 * kernels.soft_nodes.size
+
+    def run(self, problem: ScaledQP, start: tuple[jax.Array, ...], status: jax.Array) -> LoopEnd:
+        """The whole loop; instances whose status is not MAX_ITER keep their state."""
+        run = _Run(self._structure, self.kernels_at(status.shape[0]), problem)
+        return run.whole(start, status)
+
+    def kernels_at(self, tiles: int) -> LoopKernels:
+        """Kernels for so many tiles."""
+        return self._kernels if self._variants is None else self._variants.at(tiles)
+
+    def staged_at(self, tiles: int) -> StagedKernels | None:
+        """Straight-line kernels for so many tiles; None where there are no such kernels."""
+        kernels = self.kernels_at(tiles)
+        return kernels if isinstance(kernels, StagedKernels) else None
+
+    def tune(self, batch: int, kinds: Sequence[RowKind] = ()) -> list[Measured]:
+        """See `tune_loop`."""
+        if self._variants is None:
+            raise SettingsError(
+                "Nothing to tune: only straight-line code of the staged engine has a choice of "
+                'shapes.  Use engine="staged" with code="unrolled".'
+            )
+        max_iter = self._structure.settings.max_iter
+        return self._variants.tune(tile_count(batch), max_iter, kinds)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class _Carry:
-    """State between launches: rho and its factors beside what the loop changes."""
+    """State between launches: rho and the factors beside the state of the loop."""
 
     state: LoopState
     rho: jax.Array
@@ -102,35 +126,30 @@ def inverse_rho(settings: ADMMSettings, dtype: str) -> list[float]:
     return [float(real(1) / real(value)) for value in rho]
 
 
-class TileLoop:
-    """ADMM on tiles in the order of one program."""
+class _Run:
+    """One run of the loop: the kernels of an elimination on a batch of QPs."""
 
-    def __init__(self, system: KKTSystem, kernels: LoopKernels, settings: ADMMSettings):
+    def __init__(self, structure: QPStructure, kernels: LoopKernels, problem: ScaledQP):
         """Keeps the kernels and the order they work in.
 
         Args:
-            system: Pattern of K.
-            kernels: Of a program for it.
-            settings: Of the iteration.
+            structure: Patterns and settings of the QPs.
+            kernels: Kernels of an elimination of K.
+            problem: The batch.
         """
-        self._settings, self._system, self._kernels = settings, system, kernels
-        self.program = kernels.program
-        self._order = NodeOrder(self.program, system.kkt.n_vars)
-        self._soft_rows = self.program.node_order[kernels.soft_nodes] - system.kkt.n_vars
-        self._numbers = loop_constants(settings, system.dtype)
+        self._settings, self._structure, self._kernels = structure.settings, structure, kernels
+        self._problem, self._elimination = problem, kernels.program
+        self._order = NodeOrder(self._elimination, structure.n_vars)
+        self._soft_rows = self._elimination.node_order[kernels.soft_nodes] - structure.n_vars
+        self._constants = loop_constants(structure.settings, structure.dtype)
 
-    def run(
-        self,
-        problem: ScaledQP,
-        start: tuple[jax.Array, ...],
-        status: jax.Array,
-    ) -> LoopEnd:
-        """Iterates from scaled (x, s, y); instances whose status is not MAX_ITER stay."""
-        settings, nodes = self._settings, self._order
+    def whole(self, start: tuple[jax.Array, ...], status: jax.Array) -> LoopEnd:
+        """Iterates from scaled (x, s, y) until every instance is done."""
+        settings, nodes, problem = self._settings, self._order, self._problem
         x, s, y = start
         rho = jnp.full_like(status, settings.rho, dtype=x.dtype)
         rows = problem.rho(rho)
-        data = self._data(problem, s, rows)
+        data = self._data(s, rows)
         state = LoopState(
             X=nodes.join(x, s + y / rows),
             status=status,
@@ -141,13 +160,13 @@ class TileLoop:
         carry = _Carry(state, rho, factor, jnp.asarray(0, dtype=jnp.int32))
         span = settings.adaptive_rho_every or settings.max_iter
         if span >= settings.max_iter:
-            end = self._launch(problem, data, carry)
+            end = self._launch(data, carry)
         else:
             end = jax.lax.while_loop(
                 lambda c: (
                     (c.iteration < settings.max_iter) & (c.state.status == Status.MAX_ITER).any()
                 ),
-                lambda c: self._adapt(problem, data, self._launch(problem, data, c)),
+                lambda c: self._adapt(data, self._launch(data, c)),
                 carry,
             )
         return LoopEnd(
@@ -159,15 +178,16 @@ class TileLoop:
             end.state.report[:, 4:],
         )
 
-    def _data(self, problem: ScaledQP, s: jax.Array, rows: jax.Array) -> LoopData:
-        scaled, scaling, nodes = problem.scaled, problem.scaling, self._order
-        identical = problem.identical
+    def _data(self, s: jax.Array, rows: jax.Array) -> LoopData:
+        """The data of the loop in the order of the elimination."""
+        problem, nodes = self._problem, self._order
+        scaled, scaling, identical = problem.scaled, problem.scaling, problem.identical
         zero = jnp.zeros((s.shape[0], 1, LANES), dtype=scaled.q.dtype)
         nothing = jnp.zeros_like(scaled.q)
         # A nominal scaling is one for all.
         sizes = (scaling.x + nothing, scaling.con / scaling.cost + jnp.zeros_like(s))
         return LoopData(
-            K=self._system.assemble(scaled.P, scaled.A, rows, self.program.K_order),
+            K=self._structure.assemble(scaled.P, scaled.A, rows, self._elimination.K_order),
             Q=nodes.join(scaled.q, scaled.lower),
             U=nodes.join(nothing, scaled.upper),
             S=nodes.join(nothing, s),
@@ -176,37 +196,31 @@ class TileLoop:
             scaled=not identical,
         )
 
-    def _launch(self, problem: ScaledQP, data: LoopData, carry: _Carry) -> _Carry:
+    def _launch(self, data: LoopData, carry: _Carry) -> _Carry:
         """Iterates up to the next adaptation of rho, or to the end."""
-        settings = self._settings
+        settings, problem = self._settings, self._problem
         span = settings.adaptive_rho_every or settings.max_iter
         limits = LoopLimits(settings.check_every, span, settings.max_iter)
         R = self._order.join(jnp.ones_like(problem.scaled.q), 1 / problem.rho(carry.rho))
         if self._soft_rows.size:
-            R = jnp.concatenate([R, self._coefficients(problem, carry.rho)], axis=1)
-        state = self._kernels.iterate(
-            carry.factor,
-            R,
-            data,
-            carry.state,
-            self._numbers,
-            carry.iteration,
-            limits,
-        )
+            R = jnp.concatenate([R, self._coefficients(carry.rho)], axis=1)
+        given = (carry.factor, R, data, carry.state, self._constants, carry.iteration, limits)
+        state = self._kernels.iterate(*given)
         return replace(carry, state=state, iteration=carry.iteration + span)
 
-    def _coefficients(self, problem: ScaledQP, rho: jax.Array) -> jax.Array:
-        """Of the proximal maps, the four numbers of a row side by side."""
-        proximal = problem.projection(rho).proximal
+    def _coefficients(self, rho: jax.Array) -> jax.Array:
+        """Coefficients of the proximal maps, the four values of a row side by side."""
+        proximal = self._problem.projection(rho).proximal
         assert proximal is not None
         sides = (proximal.lower, proximal.upper)
         parts = [part for side in sides for part in (side.quadratic, side.linear)]
         parts = [part[:, self._soft_rows] for part in parts]
         return jnp.stack(parts, axis=2).reshape(rho.shape[0], 4 * self._soft_rows.size, LANES)
 
-    def _adapt(self, problem: ScaledQP, data: LoopData, carry: _Carry) -> _Carry:
+    def _adapt(self, data: LoopData, carry: _Carry) -> _Carry:
         """New rho where it pays; only tiles with such an instance are factorised again."""
         settings, nodes, state = self._settings, self._order, carry.state
+        problem = self._problem
         x, v = nodes.split(state.X)
         may = (state.status == Status.MAX_ITER) & (carry.iteration < settings.max_iter)
         change, rho, v = problem.balanced(carry.rho, v, _residuals(state), may, settings)
@@ -250,72 +264,6 @@ class NodeOrder:
         return nodes[:, self.vars], nodes[:, self.rows]
 
 
-_LOG = logging.getLogger(__name__)
-# Straight-line code beyond this many multiply-adds takes too long to compile.
-_LARGEST_CODE = 8_000
-
-
-class KernelLoop:
-    """ADMM on tiles for QPs with one pattern.
-
-    Attributes:
-        program: Of the kernels; of those with one side, if others may be chosen.
-        values_per_instance: Numbers in memory while an instance is solved.
-    """
-
-    def __init__(
-        self,
-        system: KKTSystem,
-        kernels: LoopKernels,
-        settings: ADMMSettings,
-        variants: StagedVariants | None = None,
-    ):
-        """Keeps the kernels.
-
-        Args:
-            system: Pattern of K.
-            kernels: Of a program for it.
-            settings: Of the iteration.
-            variants: Kernels to choose from by the number of tiles, in place of `kernels`.
-        """
-        self._system, self._kernels, self._settings = system, kernels, settings
-        self._variants = variants
-        self.lanes, self.program = LANES, kernels.program
-        n, n_L = self.program.n_nodes, self.program.n_L
-        # Factors twice while rho changes; then the vectors of the loop.
-        factors = (n_L + n) * (2 if settings.adaptive_rho_every else 1)
-        self.values_per_instance = self.program.K_order.size + factors + 8 * n
-        self.values_per_instance += 4 * kernels.soft_nodes.size
-
-    def run(
-        self,
-        problem: ScaledQP,
-        start: tuple[jax.Array, ...],
-        status: jax.Array,
-    ) -> LoopEnd:
-        """Iterates from scaled (x, s, y); instances whose status is not MAX_ITER stay."""
-        kernels = self.kernels_at(status.shape[0])
-        return TileLoop(self._system, kernels, self._settings).run(problem, start, status)
-
-    def kernels_at(self, tiles: int) -> LoopKernels:
-        """Kernels for so many tiles."""
-        return self._kernels if self._variants is None else self._variants.at(tiles)
-
-    def staged_at(self, tiles: int) -> StagedKernels | None:
-        """Straight-line kernels for so many tiles; None where there are no such kernels."""
-        kernels = self.kernels_at(tiles)
-        return kernels if isinstance(kernels, StagedKernels) else None
-
-    def tune(self, batch: int, kinds: Sequence[RowKind] = ()) -> list[Measured]:
-        """See `tune_loop`."""
-        if self._variants is None:
-            raise SettingsError(
-                "Nothing to tune: only straight-line code of the staged engine has a choice of "
-                'shapes.  Use engine="staged" with code="unrolled".'
-            )
-        return self._variants.tune(tile_count(batch), self._settings.max_iter, kinds)
-
-
 def tune_loop(loop: ADMMLoop, batch: int, kinds: Sequence[RowKind] = ()) -> list[Measured]:
     """Measures on the GPU which shape of a loop's kernels is fastest.
 
@@ -340,20 +288,16 @@ def tune_loop(loop: ADMMLoop, batch: int, kinds: Sequence[RowKind] = ()) -> list
     return loop.tune(int(batch), kinds)
 
 
-def staged_loop(
-    system: KKTSystem, stages: Any, settings: ADMMSettings, staged: StagedSettings
-) -> KernelLoop:
+def staged_loop(structure: QPStructure, stages: IntArray, staged: StagedSettings) -> KernelLoop:
     """The loop for a QP whose rows and cost couple neighbouring stages only.
 
     Args:
-        system: Pattern of K.
+        structure: Patterns and settings of the QPs.
         stages: Stage of each variable, then of each row.
-        settings: Of the iteration.
-        staged: Of the kernels.
+        staged: Settings of the kernels.
     """
-    kkt = system.kkt
-    labels = checked_stages(stages, kkt.K_pattern.n_cols)
-    program = build_stage_elimination(kkt, labels, system.light_variables, system.representative)
+    hints = (structure.light_variables, structure.representative)
+    program = build_stage_elimination(structure.kkt, stages, *hints)
     code = staged.code or ("unrolled" if program.code_size <= _LARGEST_CODE else "panels")
     _LOG.info(
         "staged engine: %s code, %d templates, %d multiply-adds, nnz(L) = %d",
@@ -363,53 +307,53 @@ def staged_loop(
         program.n_L,
     )
     if code == "unrolled":
-        build = partial(_unrolled, system, program, labels)
+        build = partial(_unrolled, structure, program, stages)
         variants = StagedVariants(build, staged.shape, tune=staged.tune)
-        return KernelLoop(system, variants.first, settings, variants)
+        return KernelLoop(structure, variants.first, variants)
     staged.refuse_unrolled_only()
-    panels = _panel_kernels(program, system)
+    panels = _panel_kernels(program, structure)
     if panels is None:
         raise PatternError(
             "The stages are too large for the staged engine: the unknowns alive at once do not fit "
             'into shared memory.  Use engine="sparse".'
         )
-    return KernelLoop(system, panels, settings)
+    return KernelLoop(structure, panels)
 
 
 def _unrolled(
-    system: KKTSystem, program: StageElimination, labels: IntArray, sides: int
+    structure: QPStructure, program: StageElimination, labels: IntArray, sides: int
 ) -> StagedKernels:
     """Kernels of the program, or of another one with two sides."""
     if sides == 2:
-        program = build_two_sided_elimination(
-            system.kkt, labels, system.light_variables, system.representative
-        )
-    soft = _soft_nodes(program, system)
-    return StagedKernels(program, system.kkt.n_vars, system.dtype, soft=soft)
+        hints = (structure.light_variables, structure.representative)
+        program = build_two_sided_elimination(structure.kkt, labels, *hints)
+    soft = _soft_nodes(program, structure)
+    return StagedKernels(program, structure.n_vars, structure.dtype, soft=soft)
 
 
-def sparse_loop(system: KKTSystem, settings: ADMMSettings) -> KernelLoop | None:
+def sparse_loop(structure: QPStructure) -> KernelLoop | None:
     """The loop for any pattern, by tables; None where too many unknowns are alive at once."""
-    pattern = system.kkt.K_pattern
-    elimination = eliminate(pattern, safe_amd(system.kkt, system.light_variables))
+    pattern = structure.kkt.K_pattern
+    elimination = eliminate(pattern, safe_amd(structure.kkt, structure.light_variables))
     program = StoredElimination(elimination, np.arange(pattern.nnz, dtype=np.int32))
-    kernels = _panel_kernels(program, system)
-    return None if kernels is None else KernelLoop(system, kernels, settings)
+    kernels = _panel_kernels(program, structure)
+    return None if kernels is None else KernelLoop(structure, kernels)
 
 
-def _panel_kernels(program: StoredElimination, system: KKTSystem) -> PanelKernels | None:
-    soft = _soft_nodes(program, system)
-    kernels = PanelKernels(program, system.kkt.n_vars, system.dtype, soft)
+def _panel_kernels(program: StoredElimination, structure: QPStructure) -> PanelKernels | None:
+    soft = _soft_nodes(program, structure)
+    kernels = PanelKernels(program, structure.n_vars, structure.dtype, soft)
     return kernels if kernels.fits else None
 
 
-def _soft_nodes(program: StoredElimination, system: KKTSystem) -> list[int]:
-    rows = system.kkt.n_vars + system.soft_rows
+def _soft_nodes(program: StoredElimination, structure: QPStructure) -> list[int]:
+    rows = structure.n_vars + structure.soft_rows
     return np.flatnonzero(np.isin(program.node_order, rows)).tolist()
 
 
-def checked_stages(stages: Any, size: int) -> IntArray:
-    """Labels as an array; a wrong length or type raises."""
+def checked_stages(stages: Any, structure: QPStructure) -> IntArray:
+    """Labels as an array; a wrong number or type raises."""
+    size = structure.n_vars + structure.A.n_rows
     try:
         labels = np.asarray(stages)
     except ValueError:  # ragged

@@ -21,11 +21,10 @@ import numpy as np
 
 from warpmpc._errors import ProblemError
 from warpmpc.qp.linear_solvers.kkt_solvers import KKTEngine
-from warpmpc.qp.products import QPMatrices, total
+from warpmpc.qp.products import total
 from warpmpc.qp.scaling import QPData
 from warpmpc.qp.sensitivity.row_state import Point, RowState, row_state, weighted
-from warpmpc.qp.soft import SoftRows
-from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.qp.structure import QPStructure
 
 _REGULARISATION = {"float32": 1e-4, "float64": 1e-7}
 _REFINEMENTS = 10
@@ -36,28 +35,24 @@ class Sensitivity:
 
     A subclass solves the linear system: `solve` from changes of the optimality conditions to those
     of (x, y), `solve_transposed` from cotangents of (x, y) to multipliers of the conditions.
-    `values_per_instance` counts the numbers that it keeps in memory at a time.
+
+    Attributes:
+        lanes: Instances per group of its arrays ``[groups, rows, lanes]``: 1 or 32.
+        values_per_instance: Number of values that it keeps in memory at a time.
     """
 
+    lanes: int
     values_per_instance: int
 
-    def __init__(
-        self,
-        matrices: QPMatrices,
-        P_pattern: SparsePattern,
-        A_pattern: SparsePattern,
-        soft: SoftRows | None,
-    ):
+    def __init__(self, structure: QPStructure):
         """Keeps where each stored value stands.
 
         Args:
-            matrices: Products with P and A.
-            P_pattern: P as given, in full or its upper triangle.
-            A_pattern: Pattern of A.
-            soft: Soft rows, or None.
+            structure: Patterns of the QPs.
         """
-        self._matrices, self._P, self._A, self._soft = matrices, P_pattern, A_pattern, soft
-        rows, cols = P_pattern.row_idx, P_pattern.col_idx
+        self._matrices, self._soft = structure.matrices, structure.soft
+        self._P, self._A = structure.P_pattern, structure.A
+        rows, cols = self._P.row_idx, self._P.col_idx
         # A value above the diagonal stands for two entries of P, one below is never read.
         self._P_weight = np.where(rows < cols, 1.0, np.where(rows == cols, 0.5, 0.0))[None, :, None]
 
@@ -128,19 +123,17 @@ class Sensitivity:
 class KKTSensitivity(Sensitivity):
     """The default: the KKT matrix of the active set, on the engine and pattern of the iteration."""
 
-    def __init__(
-        self,
-        engine: KKTEngine,
-        matrices: QPMatrices,
-        P_pattern: SparsePattern,
-        A_pattern: SparsePattern,
-        soft: SoftRows | None,
-        dtype: str,
-    ):
-        """Keeps the engine."""
-        super().__init__(matrices, P_pattern, A_pattern, soft)
-        self._engine, self._eps = engine, _REGULARISATION[dtype]
-        size = A_pattern.n_rows + A_pattern.n_cols
+    def __init__(self, engine: KKTEngine, structure: QPStructure):
+        """Keeps the engine.
+
+        Args:
+            engine: Linear solver for the pattern of K.
+            structure: Patterns of the QPs.
+        """
+        super().__init__(structure)
+        self._engine, self._eps = engine, _REGULARISATION[structure.dtype]
+        self.lanes = engine.lanes
+        size = self._A.n_rows + self._A.n_cols
         self.values_per_instance = engine.values_per_instance + 10 * size
 
     def solve_transposed(

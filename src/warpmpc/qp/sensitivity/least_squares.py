@@ -15,53 +15,41 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
-from warpmpc.engines.runtime.tiles import LANES, from_tiles, to_tiles
+from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.qp.linear_solvers.base import LDLSettings, LinearSystem
 from warpmpc.qp.linear_solvers.ldl_warp import WarpLDL
-from warpmpc.qp.products import QPMatrices
 from warpmpc.qp.sensitivity.active_set import Sensitivity
 from warpmpc.qp.sensitivity.row_state import Point
-from warpmpc.qp.soft import SoftRows
+from warpmpc.qp.structure import QPStructure
 from warpmpc.qp.types import INFINITY
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.ordering import order
-from warpmpc.symbolic.pattern import SparsePattern, symmetric_upper
+from warpmpc.symbolic.pattern import symmetric_upper
 
 _REGULARISATION = {"float32": 1e-4, "float64": 1e-6}
 _REFINEMENTS = 100
 
 
 class LSQSensitivity(Sensitivity):
-    """Least squares on the sparse engine, whatever engine iterated."""
+    """Least squares on the sparse LDL' kernels, whichever engine iterated."""
 
-    def __init__(
-        self,
-        matrices: QPMatrices,
-        P_pattern: SparsePattern,
-        A_pattern: SparsePattern,
-        soft: SoftRows | None,
-        lanes: int,
-        dtype: str,
-    ):
+    lanes = LANES
+
+    def __init__(self, structure: QPStructure):
         """Analyses the doubled system.
 
         Args:
-            matrices: Products with P and A.
-            P_pattern: P as given, in full or its upper triangle.
-            A_pattern: Pattern of A.
-            soft: Soft rows, or None.
-            lanes: Of the arrays that will be handed over.
-            dtype: "float32" or "float64".
+            structure: Patterns of the QPs.
         """
-        super().__init__(matrices, P_pattern, A_pattern, soft)
-        self._lanes, self._eps, self._dtype = lanes, _REGULARISATION[dtype], dtype
+        super().__init__(structure)
+        self._eps = _REGULARISATION[structure.dtype]
+        A_pattern, upper, P_upper = structure.A, structure.P_upper, structure.P_entries
         n, m = A_pattern.n_cols, A_pattern.n_rows
-        upper, self._P_upper = P_pattern.upper()
         # Entries of J' = [[P, A'C], [A, D]]: which block, and which stored value.
         mirrored = np.flatnonzero(upper.row_idx != upper.col_idx)
         P_rows = np.concatenate([upper.row_idx, upper.col_idx[mirrored]])
         P_cols = np.concatenate([upper.col_idx, upper.row_idx[mirrored]])
-        self._P_source = np.concatenate([self._P_upper, self._P_upper[mirrored]])
+        self._P_source = np.concatenate([P_upper, P_upper[mirrored]])
         diagonal = np.arange(m)
         rows = [P_rows, A_pattern.col_idx, n + A_pattern.row_idx, n + diagonal]
         cols = [P_cols, n + A_pattern.row_idx, A_pattern.col_idx, n + diagonal]
@@ -75,7 +63,7 @@ class LSQSensitivity(Sensitivity):
         pattern, source, n_values = symmetric_upper(position)
         self._order = (position.data - 1).astype(np.int32)  # storage order of the listed entries
         elimination = eliminate(pattern, order(pattern, "amd"))
-        system = LinearSystem(elimination, source, n_values, dtype, np.ones(n_values))
+        system = LinearSystem(elimination, source, n_values, structure.dtype, np.ones(n_values))
         self._ldl = WarpLDL(system, LDLSettings())
         self.values_per_instance = n_values + elimination.nnz_L + 8 * elimination.n
 
@@ -117,12 +105,11 @@ class LSQSensitivity(Sensitivity):
         size = top.shape[1]
         C, D = rows
         P, A = (jnp.where(at.valid, values, 0) for values in (at.data.P, at.data.A))
-        factor = self._ldl.factor_tiles(self._tiles(self._assemble(P, A, C, D)))
+        factor = self._ldl.factor_tiles(self._assemble(P, A, C, D))
         rhs = jnp.where(at.valid, _stack(top, bottom), 0)
 
         def refine(_: int, w: jax.Array) -> jax.Array:
-            rest = rhs - self._apply(P, A, C, D, w)
-            return w + self._back(self._ldl.solve_tiles(factor, self._tiles(rest)), w)
+            return w + self._ldl.solve_tiles(factor, rhs - self._apply(P, A, C, D, w))
 
         w = jax.lax.fori_loop(0, _REFINEMENTS, refine, jnp.zeros_like(rhs))
         return w[:, :size], w[:, size:]
@@ -151,12 +138,6 @@ class LSQSensitivity(Sensitivity):
             ],
             axis=1,
         )
-
-    def _tiles(self, array: jax.Array) -> jax.Array:
-        return array if self._lanes == LANES else to_tiles(array[..., 0])
-
-    def _back(self, tiles: jax.Array, like: jax.Array) -> jax.Array:
-        return tiles if self._lanes == LANES else from_tiles(tiles, like.shape[0])[..., None]
 
 
 def _stack(top: jax.Array, bottom: jax.Array) -> jax.Array:
