@@ -6,7 +6,7 @@ integrators of plants, settings of benchmarks, sizes of closed-loop trajectories
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -41,8 +41,8 @@ class System:
     """A problem, its plant, and how it is benchmarked.
 
     Attributes:
-        name: Of the system, a key of `warpmpc.systems.SYSTEMS`.
-        problem: What `MPCSolver` solves.
+        name: A key of `warpmpc.systems.SYSTEMS`.
+        problem: The optimal control problem, which `MPCSolver` solves.
         sample: ``sample(batch, seed=None)``: initial states ``[batch, n_x]``.
         simulate: ``simulate(x, u)``: states ``[..., n_x]`` one control step later, a JAX function
             in the dtype of x; the plant clips inputs where the real one would.
@@ -50,10 +50,10 @@ class System:
             ``[batch, steps + 1, n_x]``, u ``[batch, steps, n_u]`` as commanded.  All systems have
             "success", "satisfied" (state constraints hold), "violation" (of state constraints),
             "input_excess" and "final_error".
-        settings: Fixed numbers of iterations, as benchmarked.
-        converged_settings: For accurate solutions.
+        settings: Settings of the benchmark, with fixed numbers of iterations.
         control_dt: Time between two solves.
         steps: Solves in a closed loop.
+        converged_settings: Settings for accurate solutions.
     """
 
     name: str
@@ -78,6 +78,16 @@ class System:
         """Number of inputs."""
         rows = self.problem.u_rows
         return 0 if rows is None else rows.shape[1]
+
+    @property
+    def state_names(self) -> list[str]:
+        """Names of the states in their order; those without a name are numbered."""
+        rows = self.problem.x_rows
+        if rows is None:
+            return [f"x[{i}]" for i in range(self.n_x)]
+        own = {found[0, 0]: name for name, found in self.problem.names.items()
+               if found.shape[1] == 1}  # fmt: skip
+        return [own.get(row, f"x[{i}]") for i, row in enumerate(rows[0].tolist())]
 
     @property
     def params(self) -> dict[str, np.ndarray]:
@@ -158,11 +168,35 @@ def benchmark_settings(
     )
 
 
-def generator(batch: int, seed: int) -> np.random.Generator:
-    """The random numbers of a sampler."""
+def generator(batch: int, seed: int | None = None) -> np.random.Generator:
+    """The random generator of a sampler.
+
+    Args:
+        batch: Number of instances, at least 1.
+        seed: None: the batch size, as in the published benchmarks.
+    """
     if batch < 1:
         raise ProblemError(f"A batch needs at least one instance, got {batch}.")
-    return np.random.default_rng(seed)
+    return np.random.default_rng(batch if seed is None else seed)
+
+
+def physical_constants(
+    values: Mapping[str, float], *, free: bool
+) -> tuple[ca.SX, dict[str, ca.SX], dict[str, list[float]]]:
+    """Physical constants of a model: fixed in its expressions, or a parameter "physics".
+
+    Args:
+        values: The constants by name.
+        free: Whether they are a parameter, at the price of more operations per stage.
+
+    Returns:
+        The column of constants, the parameters to declare, and their defaults.
+    """
+    fixed = list(values.values())
+    if not free:
+        return ca.SX(fixed), {}, {}
+    symbols = ca.SX.sym("physics", len(fixed))
+    return symbols, {"physics": symbols}, {"physics": fixed}
 
 
 def closed_loop(x: Any, u: Any, n_x: int, n_u: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -183,6 +217,36 @@ def closed_loop(x: Any, u: Any, n_x: int, n_u: int) -> tuple[np.ndarray, np.ndar
         )
     finite = np.isfinite(x).all(axis=(1, 2)) & np.isfinite(u).all(axis=(1, 2))
     return x, u, finite
+
+
+def closed_loop_metrics(
+    finite: np.ndarray,
+    *,
+    success: np.ndarray,
+    input_excess: np.ndarray,
+    final_error: np.ndarray,
+    state_excess: np.ndarray | None = None,
+) -> Metrics:
+    """The metrics that all systems have; see `System`.
+
+    Args:
+        finite: Which instances are finite.
+        success: Which instances reach the goal.
+        input_excess: By how much limits of inputs are exceeded, ``[batch, ...]``; negative where
+            they are kept.
+        final_error: Distance to the goal at the end.
+        state_excess: The same for state constraints; None: there are none.
+    """
+    if state_excess is None:
+        state_excess = np.zeros((len(finite), 1))
+    violation = worst(state_excess, finite)
+    return {
+        "success": finite & success,
+        "satisfied": violation <= SATISFIED,
+        "violation": violation,
+        "input_excess": worst(input_excess, finite),
+        "final_error": final_error,
+    }
 
 
 def worst(excess: np.ndarray, finite: np.ndarray) -> np.ndarray:

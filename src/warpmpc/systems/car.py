@@ -8,6 +8,7 @@ parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import casadi as ca
@@ -17,16 +18,15 @@ import numpy as np
 
 from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.systems.base import (
-    SATISFIED,
     Metrics,
-    System,
     benchmark_settings,
     closed_loop,
+    closed_loop_metrics,
     generator,
     rk4_step,
     symbolic,
-    worst,
 )
+from warpmpc.systems.recipe import Description, Recipe
 
 HORIZON, DT, STEPS = 40, 0.1, 120
 WHEELBASE = 2.7  # [m]
@@ -81,7 +81,7 @@ def build(horizon: int = HORIZON) -> OCP:
 
 def sample(batch: int, seed: int | None = None) -> np.ndarray:
     """At rest behind the obstacle, roughly heading for it; seed `batch` by default."""
-    rng = generator(batch, batch if seed is None else seed)
+    rng = generator(batch, seed)
     x = np.zeros((batch, 4))
     x[:, 0] = rng.uniform(-14.0, -12.0, batch)
     x[:, 1] = rng.uniform(-2.0, 2.0, batch)
@@ -99,33 +99,29 @@ def metrics(x: np.ndarray, u: np.ndarray) -> Metrics:
     """Success: within 0.2 m of the goal at the end; the violation is the depth in the obstacle."""
     x, u, finite = closed_loop(x, u, 4, 2)
     cx, cy, radius = OBSTACLE
-    depth = radius - np.hypot(x[..., 0] - cx, x[..., 1] - cy)
-    violation = worst(depth, finite)
     error = np.hypot(x[:, -1, 0] - GOAL[0], x[:, -1, 1] - GOAL[1])
-    return {
-        "success": finite & (error <= PARKED),
-        "satisfied": violation <= SATISFIED,
-        "violation": violation,
-        "input_excess": worst(np.abs(u) - INPUT_LIMITS, finite),
-        "final_error": error,
-    }
-
-
-def make(horizon: int = HORIZON, *, sqp_iter: int = 3, admm_iter: int = 100) -> System:
-    """The system.
-
-    Args:
-        horizon: Number of intervals of 0.1 s.
-        sqp_iter: SQP iterations per solve.
-        admm_iter: ADMM iterations per QP.
-    """
-    return System(
-        name="car",
-        problem=build(horizon).problem(),
-        sample=sample,
-        simulate=simulate,
-        metrics=metrics,
-        settings=benchmark_settings(sqp_iter, admm_iter, step_min=0.01, rho_equality=1e3),
-        control_dt=DT,
-        steps=STEPS,
+    return closed_loop_metrics(
+        finite,
+        success=error <= PARKED,
+        input_excess=np.abs(u) - INPUT_LIMITS,
+        final_error=error,
+        state_excess=radius - np.hypot(x[..., 0] - cx, x[..., 1] - cy),
     )
+
+
+make = Recipe(
+    "car",
+    Description(
+        "cars drive around an obstacle and park",
+        benchmark={"horizon": 50, "sqp_iter": 1, "admm_iter": 25},
+        scene="warpmpc_bench.demos.car_scene:CarScene",
+    ),
+    build,
+    sample,
+    simulate,
+    metrics,
+    settings=partial(benchmark_settings, step_min=0.01, rho_equality=1e3),
+    sizes={"horizon": HORIZON, "sqp_iter": 3, "admm_iter": 100},
+    control_dt=DT,
+    steps=STEPS,
+)

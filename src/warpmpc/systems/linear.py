@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import casadi as ca
 import jax
 import jax.numpy as jnp
@@ -15,13 +17,12 @@ from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.systems import linear_mpc
 from warpmpc.systems.base import (
-    SATISFIED,
     Metrics,
-    System,
     benchmark_settings,
     closed_loop,
-    worst,
+    closed_loop_metrics,
 )
+from warpmpc.systems.recipe import Description, Recipe
 
 HORIZON, DT, STEPS = linear_mpc.HORIZON, 0.1, 50
 WEIGHTED = np.flatnonzero(linear_mpc.STATE_WEIGHT)
@@ -79,8 +80,9 @@ def state_bounds() -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
-def _stored_nonzeros_only(problem: MPCProblem) -> MPCProblem:
-    """The same problem with a Hessian that stores weighted entries only, as published."""
+def build_published(horizon: int = HORIZON) -> MPCProblem:
+    """The problem with a Hessian that stores weighted entries only, as published."""
+    problem = build(horizon).problem()
     return MPCProblem(
         problem.stages,
         x0=problem.x0,
@@ -102,31 +104,26 @@ def metrics(x: np.ndarray, u: np.ndarray) -> Metrics:
     """Success: all weighted states within 0.1 of the reference at the end."""
     x, u, finite = closed_loop(x, u, linear_mpc.N_X, linear_mpc.N_U)
     low, high = state_bounds()
-    violation = worst(np.maximum(low - x, x - high), finite)
     error = np.linalg.norm((x[:, -1] - linear_mpc.REFERENCE)[:, WEIGHTED], axis=1)
-    return {
-        "success": finite & (error <= REACHED),
-        "satisfied": violation <= SATISFIED,
-        "violation": violation,
-        "input_excess": worst(np.maximum(LEAST_INPUT - u, u - MOST_INPUT), finite),
-        "final_error": error,
-    }
-
-
-def make(horizon: int = HORIZON, *, admm_iter: int = 25) -> System:
-    """The system; a single full step solves the QP.
-
-    Args:
-        horizon: Number of intervals of 0.1 s.
-        admm_iter: ADMM iterations.
-    """
-    return System(
-        name="linear",
-        problem=_stored_nonzeros_only(build(horizon).problem()),
-        sample=linear_mpc.sample,
-        simulate=simulate,
-        metrics=metrics,
-        settings=benchmark_settings(1, admm_iter, rho_equality=1e3, line_search="full"),
-        control_dt=DT,
-        steps=STEPS,
+    return closed_loop_metrics(
+        finite,
+        success=error <= REACHED,
+        input_excess=np.maximum(LEAST_INPUT - u, u - MOST_INPUT),
+        final_error=error,
+        state_excess=np.maximum(low - x, x - high),
     )
+
+
+# A single full step solves the QP, so that the number of SQP iterations is no option.
+make = Recipe(
+    "linear",
+    Description("quadcopters with linear dynamics climb to a set-point"),
+    build_published,
+    linear_mpc.sample,
+    simulate,
+    metrics,
+    settings=partial(benchmark_settings, 1, rho_equality=1e3, line_search="full"),
+    sizes={"horizon": HORIZON, "admm_iter": 25},
+    control_dt=DT,
+    steps=STEPS,
+)

@@ -18,14 +18,15 @@ import numpy as np
 from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.systems.base import (
     Metrics,
-    System,
     benchmark_settings,
     closed_loop,
+    closed_loop_metrics,
     generator,
+    physical_constants,
     rk4_step,
     symbolic,
-    worst,
 )
+from warpmpc.systems.recipe import Description, Recipe
 
 HORIZON, DT, STEPS = 40, 0.05, 100
 TORQUE = 6.0  # less than the 9.81 N m that hold the pendulum horizontally
@@ -60,15 +61,11 @@ def build(horizon: int = HORIZON, *, free_physics: bool = False) -> OCP:
     u = ca.SX.sym("torque")
     p = {name: ca.SX.sym(name, len(value)) for name, value in WEIGHTS.items()}
     p["torque_limit"] = ca.SX.sym("torque_limit")
-    constants = ca.SX(list(PHYSICS.values()))
-    if free_physics:
-        constants = p["physics"] = ca.SX.sym("physics", len(PHYSICS))
+    constants, free, physics = physical_constants(PHYSICS, free=free_physics)
+    p |= free
     ocp = OCP(x, u, p, horizon=horizon, dt=DT)
-    for name, value in WEIGHTS.items():
+    for name, value in {**WEIGHTS, "torque_limit": TORQUE, **physics}.items():
         ocp.set_default(name, value)
-    ocp.set_default("torque_limit", TORQUE)
-    if free_physics:
-        ocp.set_default("physics", list(PHYSICS.values()))
     ocp.set_dynamics(symbolic(xdot, x, u, constants))
     ocp.add_residual(x, DT * p["Q"])
     ocp.add_residual(u, DT * p["R"])
@@ -80,7 +77,7 @@ def build(horizon: int = HORIZON, *, free_physics: bool = False) -> OCP:
 
 def sample(batch: int, seed: int | None = None) -> np.ndarray:
     """Pendulums that hang, up to half a radian and a push; seed `batch` by default."""
-    rng = generator(batch, batch if seed is None else seed)
+    rng = generator(batch, seed)
     angle = np.pi + rng.uniform(-0.5, 0.5, batch)
     return np.stack([angle, rng.uniform(-0.5, 0.5, batch)], axis=1)
 
@@ -94,37 +91,27 @@ def simulate(x: jax.Array, u: jax.Array) -> jax.Array:
 def metrics(x: np.ndarray, u: np.ndarray) -> Metrics:
     """Success: upright at the end; there are no state constraints."""
     x, u, finite = closed_loop(x, u, 2, 1)
-    return {
-        "success": finite & (np.abs(x[:, -1, 0]) <= UPRIGHT),
-        "satisfied": finite,
-        "violation": np.where(finite, 0.0, np.inf),
-        "input_excess": worst(np.abs(u) - TORQUE, finite),
-        "final_error": np.linalg.norm(x[:, -1], axis=1),
-    }
-
-
-def make(
-    horizon: int = HORIZON,
-    *,
-    sqp_iter: int = 5,
-    admm_iter: int = 50,
-    free_physics: bool = False,
-) -> System:
-    """The system.
-
-    Args:
-        horizon: Number of intervals of 0.05 s.
-        sqp_iter: SQP iterations per solve.
-        admm_iter: ADMM iterations per QP.
-        free_physics: See `build`.
-    """
-    return System(
-        name="pendulum",
-        problem=build(horizon, free_physics=free_physics).problem(),
-        sample=sample,
-        simulate=simulate,
-        metrics=metrics,
-        settings=benchmark_settings(sqp_iter, admm_iter, rho_equality=1e3),
-        control_dt=DT,
-        steps=STEPS,
+    return closed_loop_metrics(
+        finite,
+        success=np.abs(x[:, -1, 0]) <= UPRIGHT,
+        input_excess=np.abs(u) - TORQUE,
+        final_error=np.linalg.norm(x[:, -1], axis=1),
     )
+
+
+make = Recipe(
+    "pendulum",
+    Description(
+        "pendulums swing up with motors too weak to lift them",
+        benchmark={"horizon": 64, "sqp_iter": 5, "admm_iter": 25},
+        scene="warpmpc_bench.demos.pendulum_scene:PendulumScene",
+    ),
+    build,
+    sample,
+    simulate,
+    metrics,
+    settings=partial(benchmark_settings, rho_equality=1e3),
+    sizes={"horizon": HORIZON, "sqp_iter": 5, "admm_iter": 50},
+    control_dt=DT,
+    steps=STEPS,
+)

@@ -18,14 +18,15 @@ import numpy as np
 from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.systems.base import (
     Metrics,
-    System,
     benchmark_settings,
     closed_loop,
+    closed_loop_metrics,
     euler_step,
     generator,
+    physical_constants,
     symbolic,
-    worst,
 )
+from warpmpc.systems.recipe import Description, Recipe
 
 HORIZON, CONTROL_DT, GROWTH, STEPS = 40, 0.01, 1.05, 100
 MOTOR_LIMIT = 0.18  # thrust of one motor [N]
@@ -106,16 +107,12 @@ def build(horizon: int = HORIZON, *, free_physics: bool = False, **more: ca.SX) 
     x_ref, state_weight, input_weight = (
         ca.SX.sym(name, size) for name, size in (("x_ref", 12), ("Q", 12), ("R", 4))
     )
-    p = {"x_ref": x_ref, "Q": state_weight, "R": input_weight, **more}
-    constants = ca.SX(list(PHYSICS.values()))
-    if free_physics:
-        constants = p["physics"] = ca.SX.sym("physics", len(PHYSICS))
+    constants, free, physics = physical_constants(PHYSICS, free=free_physics)
+    p = {"x_ref": x_ref, "Q": state_weight, "R": input_weight, **more, **free}
     dt = CONTROL_DT * GROWTH ** np.arange(horizon)
     ocp = OCP(x, u, p, horizon=horizon, dt=dt, terminal_input=True)
-    for name, value in (("x_ref", 0.0), ("Q", Q), ("R", R)):
+    for name, value in {"x_ref": 0.0, "Q": Q, "R": R, **physics}.items():
         ocp.set_default(name, value)
-    if free_physics:
-        ocp.set_default("physics", list(PHYSICS.values()))
     ocp.set_dynamics(symbolic(xdot, x, u, constants), integrator="euler")
     ocp.add_residual(x - x_ref, ocp.dt * state_weight)
     ocp.add_residual(u, ocp.dt * input_weight)
@@ -127,7 +124,7 @@ def build(horizon: int = HORIZON, *, free_physics: bool = False, **more: ca.SX) 
 
 def sample(batch: int, seed: int | None = None) -> np.ndarray:
     """At rest within 1 m in every direction; seed `batch` by default."""
-    rng = generator(batch, batch if seed is None else seed)
+    rng = generator(batch, seed)
     x = np.zeros((batch, len(STATES)))
     x[:, :3] = rng.uniform(-1.0, 1.0, (batch, 3))
     return x
@@ -153,39 +150,32 @@ def metrics(x: np.ndarray, u: np.ndarray) -> Metrics:
     x, u, finite = closed_loop(x, u, len(STATES), len(INPUTS))
     last = x[:, -1]
     distance = np.linalg.norm(last[:, :3], axis=1)
+    shared = closed_loop_metrics(
+        finite,
+        success=distance <= REACHED,
+        input_excess=motor_excess(u),
+        final_error=distance,
+    )
     return {
-        "success": finite & (distance <= REACHED),
-        "satisfied": finite,
-        "violation": np.where(finite, 0.0, np.inf),
-        "input_excess": worst(motor_excess(u), finite),
-        "final_error": distance,
+        **shared,
         "final_state": np.linalg.norm(last, axis=1),
         "final_cost": (last * last) @ Q / 2,
     }
 
 
-def make(
-    horizon: int = HORIZON,
-    *,
-    sqp_iter: int = 1,
-    admm_iter: int = 25,
-    free_physics: bool = False,
-) -> System:
-    """The system.
-
-    Args:
-        horizon: Number of intervals; the first is 0.01 s, each next one 5 percent longer.
-        sqp_iter: SQP iterations per solve.
-        admm_iter: ADMM iterations per QP.
-        free_physics: See `build`.
-    """
-    return System(
-        name="quadrotor",
-        problem=build(horizon, free_physics=free_physics).problem(),
-        sample=sample,
-        simulate=simulate,
-        metrics=metrics,
-        settings=benchmark_settings(sqp_iter, admm_iter),
-        control_dt=CONTROL_DT,
-        steps=STEPS,
-    )
+# The first interval is 0.01 s, each next one 5 percent longer.
+make = Recipe(
+    "quadrotor",
+    Description(
+        "quadrotors fly to one set-point",
+        scene="warpmpc_bench.demos.quadrotor_scene:QuadrotorScene",
+    ),
+    build,
+    sample,
+    simulate,
+    metrics,
+    settings=benchmark_settings,
+    sizes={"horizon": HORIZON, "sqp_iter": 1, "admm_iter": 25},
+    control_dt=CONTROL_DT,
+    steps=STEPS,
+)

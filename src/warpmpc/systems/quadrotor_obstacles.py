@@ -6,6 +6,8 @@ inflated radius) are a parameter.
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +25,7 @@ from warpmpc.systems.base import (
     generator,
     worst,
 )
+from warpmpc.systems.recipe import Description, Recipe
 
 STEPS = 200
 CYLINDERS = np.array(
@@ -70,7 +73,7 @@ def sample(batch: int, seed: int | None = None, *, cylinders: np.ndarray = CYLIN
 
     Args:
         batch: Number of instances.
-        seed: Of the draws.
+        seed: Seed of the draws.
         cylinders: Centers and radii ``[n, 3]``.
     """
     rng = generator(batch, 0 if seed is None else seed)
@@ -95,38 +98,6 @@ def metrics(x: np.ndarray, u: np.ndarray, *, cylinders: np.ndarray = CYLINDERS) 
     return {**found, "satisfied": violation <= SATISFIED, "violation": violation}
 
 
-def make(
-    horizon: int = quadrotor.HORIZON,
-    *,
-    sqp_iter: int = 1,
-    admm_iter: int = 100,
-    cylinders: Any = None,
-    free_physics: bool = False,
-) -> System:
-    """The system.
-
-    Args:
-        horizon: Number of intervals; the first is 0.01 s, each next one 5 percent longer.
-        sqp_iter: SQP iterations per solve.
-        admm_iter: ADMM iterations per QP.
-        cylinders: Centers and radii ``[n, 3]``, not inflated; None: those of the benchmark.
-        free_physics: See `quadrotor.build`.
-    """
-    given = CYLINDERS if cylinders is None else _checked(cylinders)
-    ocp = build(horizon, len(given), free_physics=free_physics)
-    ocp.set_default("cylinders", inflated(given).ravel())
-    return System(
-        name="quadrotor_obstacles",
-        problem=ocp.problem(),
-        sample=partial(sample, cylinders=given),
-        simulate=quadrotor.simulate,
-        metrics=partial(metrics, cylinders=given),
-        settings=benchmark_settings(sqp_iter, admm_iter, step_min=0.01, rho_equality=1e3),
-        control_dt=quadrotor.CONTROL_DT,
-        steps=STEPS,
-    )
-
-
 def _checked(cylinders: Any) -> np.ndarray:
     array = np.asarray(cylinders, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] != 3 or not len(array) or not np.all(array[:, 2] > 0):
@@ -135,3 +106,70 @@ def _checked(cylinders: Any) -> np.ndarray:
             f"{array.tolist()}."
         )
     return array
+
+
+def build_among(
+    horizon: int, cylinders: np.ndarray = CYLINDERS, *, free_physics: bool = False
+) -> OCP:
+    """The optimal control problem with given cylinders as the default of the parameter.
+
+    Args:
+        horizon: Number of intervals.
+        cylinders: Centers and radii ``[n, 3]``, not inflated.
+        free_physics: See `quadrotor.build`.
+    """
+    ocp = build(horizon, len(cylinders), free_physics=free_physics)
+    ocp.set_default("cylinders", inflated(cylinders).ravel())
+    return ocp
+
+
+@dataclass(frozen=True, eq=False)
+class AmongCylinders(Recipe):
+    """A recipe with one option more: the cylinders, which samples and metrics need as well."""
+
+    def __call__(
+        self, horizon: int | None = None, *, cylinders: Any = None, **options: Any
+    ) -> System:
+        """Builds the system.
+
+        Args:
+            horizon: Number of intervals.
+            cylinders: Centers and radii ``[n, 3]``, not inflated; None: those of the benchmark.
+            **options: Other sizes, and `free_physics`.
+        """
+        if cylinders is None:
+            return super().__call__(horizon, **options)
+        given = _checked(cylinders)
+        among = replace(
+            self,
+            build=partial(build_among, cylinders=given),
+            sample=partial(sample, cylinders=given),
+            metrics=partial(metrics, cylinders=given),
+        )
+        return among(horizon, **options)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """That of a recipe, and the cylinders."""
+        shared = super().__signature__
+        more = inspect.Parameter("cylinders", inspect.Parameter.KEYWORD_ONLY, default=None)
+        known = {**shared.parameters, more.name: more}
+        return shared.replace(parameters=list(known.values()))
+
+
+make = AmongCylinders(
+    "quadrotor_obstacles",
+    Description(
+        "quadrotors fly between cylinders to one set-point",
+        alias="obstacles",
+        scene="warpmpc_bench.demos.obstacles_scene:ObstaclesScene",
+    ),
+    build_among,
+    sample,
+    quadrotor.simulate,
+    metrics,
+    settings=partial(benchmark_settings, step_min=0.01, rho_equality=1e3),
+    sizes={"horizon": quadrotor.HORIZON, "sqp_iter": 1, "admm_iter": 100},
+    control_dt=quadrotor.CONTROL_DT,
+    steps=STEPS,
+)
