@@ -22,7 +22,6 @@ import numpy as np
 
 from warpmpc._errors import ProblemError
 from warpmpc.problem import expressions as ex
-from warpmpc.problem import mpc_problem as fingerprint
 from warpmpc.problem.expressions import ExpressionLike
 from warpmpc.problem.stage import Stage, check_symbols
 
@@ -177,18 +176,18 @@ class MPCProblem:
         guesses: dict[int, str] = {}
         for stage in self.stages:
             if id(stage) not in guesses:
-                function = fingerprint.guess_function(stage, self.x0, self.shared)
-                guesses[id(stage)] = fingerprint.function_digest(function)
+                function = guess_function(stage, self.x0, self.shared)
+                guesses[id(stage)] = function_digest(function)
         tables = (*self.names.values(), *self.param_names.values())
         parts = [
             repr((self.full_diagonal, self.row_names, *self._digests)),
             repr((list(self.names), list(self.param_names))),
             *(guesses[id(stage)] for stage in self.stages),
-            *(fingerprint.array_digest(rows) for rows in tables),
-            fingerprint.array_digest(self.group_of),
-            fingerprint.array_digest(self.defaults),
+            *(array_digest(rows) for rows in tables),
+            array_digest(self.group_of),
+            array_digest(self.defaults),
         ]
-        return fingerprint.digest(parts)
+        return digest(parts)
 
     @cached_property
     def x_rows(self) -> np.ndarray | None:
@@ -271,6 +270,20 @@ def default_values(name: str, value: Any, rows: np.ndarray) -> np.ndarray:
     return np.broadcast_to(array, rows.shape)
 
 
+def stage_function(stage: Stage, x0: ca.SX, shared: ca.SX) -> ca.Function:
+    """(z, z_next, x0, shared, p) -> (cost, residual, weight, g, lower, upper, penalties)."""
+    inputs = [stage.z, stage.z_next, x0, shared, stage.p]
+    outputs = stage.expressions()
+    names = ["z", "z_next", "x0", "shared", "p"]
+    return ca.Function("stage", inputs, list(outputs.values()), names, list(outputs))
+
+
+def guess_function(stage: Stage, x0: ca.SX, shared: ca.SX) -> ca.Function:
+    """(x0, shared, p, tau) -> guess of z."""
+    inputs = [x0, shared, stage.p, stage.tau]
+    return ca.Function("guess", inputs, [stage.guess], ["x0", "shared", "p", "tau"], ["z"])
+
+
 def _numbers(value: Any, what: str) -> np.ndarray:
     try:
         return np.asarray(value, dtype=np.float64)
@@ -308,7 +321,7 @@ def _grouped(
     by_identity: dict[int, str] = {}
     for stage in stages:
         if id(stage) not in by_identity:
-            by_identity[id(stage)] = fingerprint.stage_digest(stage, x0, shared)
+            by_identity[id(stage)] = stage_digest(stage, x0, shared)
     digests = tuple(dict.fromkeys(by_identity.values()))
     number = {text: i for i, text in enumerate(digests)}
     return np.array([number[by_identity[id(stage)]] for stage in stages]), digests
@@ -331,20 +344,6 @@ def _checked_names(given: Mapping[Any, Any], size: int, what: str, axes: tuple[i
             raise ProblemError(f"{what}[{name!r}] has rows outside 0 to {size - 1}.")
         names[name] = rows.astype(np.int64)
     return names
-
-
-def stage_function(stage: Stage, x0: ca.SX, shared: ca.SX) -> ca.Function:
-    """(z, z_next, x0, shared, p) -> (cost, residual, weight, g, lower, upper, penalties)."""
-    inputs = [stage.z, stage.z_next, x0, shared, stage.p]
-    outputs = stage.expressions()
-    names = ["z", "z_next", "x0", "shared", "p"]
-    return ca.Function("stage", inputs, list(outputs.values()), names, list(outputs))
-
-
-def guess_function(stage: Stage, x0: ca.SX, shared: ca.SX) -> ca.Function:
-    """(x0, shared, p, tau) -> guess of z."""
-    inputs = [x0, shared, stage.p, stage.tau]
-    return ca.Function("guess", inputs, [stage.guess], ["x0", "shared", "p", "tau"], ["z"])
 
 
 def function_digest(function: ca.Function) -> str:

@@ -63,16 +63,6 @@ class Soft:
         return ca.vertcat(*(_pair(value, f"Soft.{name}") for value, name in pairs))
 
 
-def _pair(value: Any, what: str) -> ca.SX:
-    if isinstance(value, list | tuple):
-        if len(value) != 2:
-            raise ProblemError(
-                f"{what} must be one value or a pair (lower, upper), got {len(value)} values."
-            )
-        return ca.vertcat(*(ex.scalar(entry, what) for entry in value))
-    return ca.repmat(ex.scalar(value, what), 2, 1)
-
-
 class Stage:
     """Cost and constraints of one node of the horizon, and of the interval to the next one.
 
@@ -242,6 +232,35 @@ class Stage:
                 )
 
 
+def check_symbols(stages: Sequence[Stage], x0: ca.SX, shared: ca.SX) -> None:
+    """Refuses symbols that a stage does not know.
+
+    A stage knows its own z, z_next and p, and the x0 and shared of the problem; its guess knows p,
+    x0, shared and tau.
+    """
+    ex.check_disjoint({"x0": x0, "shared": shared})
+    seen: set[int] = set()
+    for k, stage in enumerate(stages):
+        if id(stage) in seen:
+            continue
+        seen.add(id(stage))
+        for what, common in (("x0", x0), ("shared", shared)):
+            own = {"z": stage.z, "z_next": stage.z_next, "p": stage.p, "tau": stage.tau}
+            for name, column in own.items():
+                ex.check_disjoint({f"{name} of stage {k}": column, what: common})
+        _check_stage(k, stages, x0, shared)
+
+
+def _pair(value: Any, what: str) -> ca.SX:
+    if isinstance(value, list | tuple):
+        if len(value) != 2:
+            raise ProblemError(
+                f"{what} must be one value or a pair (lower, upper), got {len(value)} values."
+            )
+        return ca.vertcat(*(ex.scalar(entry, what) for entry in value))
+    return ca.repmat(ex.scalar(value, what), 2, 1)
+
+
 def _split(n_x: Any, n_u: Any, n_z: int) -> tuple[int | None, int | None]:
     """Numbers of states and inputs."""
     if n_x is None and n_u is not None:
@@ -324,25 +343,6 @@ def _soft_rows(soft: Any, n_g: int) -> tuple[np.ndarray, ca.SX]:
     rows: list[int] = sorted(soft)
     penalties = [soft[row].columns().T for row in rows]
     return np.array(rows, dtype=np.int64), ca.densify(ca.vertcat(ca.SX(0, 4), *penalties))
-
-
-def check_symbols(stages: Sequence[Stage], x0: ca.SX, shared: ca.SX) -> None:
-    """Refuses symbols that a stage does not know.
-
-    A stage knows its own z, z_next and p, and the x0 and shared of the problem; its guess knows p,
-    x0, shared and tau.
-    """
-    ex.check_disjoint({"x0": x0, "shared": shared})
-    seen: set[int] = set()
-    for k, stage in enumerate(stages):
-        if id(stage) in seen:
-            continue
-        seen.add(id(stage))
-        for what, common in (("x0", x0), ("shared", shared)):
-            own = {"z": stage.z, "z_next": stage.z_next, "p": stage.p, "tau": stage.tau}
-            for name, column in own.items():
-                ex.check_disjoint({f"{name} of stage {k}": column, what: common})
-        _check_stage(k, stages, x0, shared)
 
 
 def _check_stage(k: int, stages: Sequence[Stage], x0: ca.SX, shared: ca.SX) -> None:

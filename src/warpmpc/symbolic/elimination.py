@@ -18,81 +18,6 @@ import numpy as np
 from warpmpc.symbolic.pattern import IntArray, SparsePattern
 
 
-def elimination_tree(K_pattern: SparsePattern) -> IntArray:
-    """Parent of each column of L in the elimination tree of an upper triangle; -1 at roots."""
-    n = K_pattern.n_cols
-    parent, ancestor = [-1] * n, [-1] * n
-    rows, ptr = K_pattern.row_idx.tolist(), K_pattern.col_ptr.tolist()
-    for col in range(n):
-        for node in rows[ptr[col] : ptr[col + 1]]:
-            while node != -1 and node < col:
-                up = ancestor[node]
-                ancestor[node] = col  # path compression
-                if up == -1:
-                    parent[node] = col
-                node = up
-    return np.array(parent, dtype=np.int32)
-
-
-def postorder(parent: IntArray) -> IntArray:
-    """Nodes of a forest such that every subtree is one block, the largest child subtree first.
-
-    Small subtrees then stand right before their parent, which keeps short the time between the
-    computation of a value and its last use.
-    """
-    n = parent.size
-    size = [1] * n
-    children: list[list[int]] = [[] for _ in range(n)]
-    roots: list[int] = []
-    for node, up in enumerate(parent.tolist()):  # children come before parents
-        if up < 0:
-            roots.append(node)
-        else:
-            size[up] += size[node]
-            children[up].append(node)
-    order: list[int] = []
-    stack = roots[::-1]
-    while stack:
-        node = stack.pop()
-        if node < 0:
-            order.append(~node)
-            continue
-        stack.append(~node)
-        stack.extend(sorted(children[node], key=lambda child: (size[child], -child)))
-    return np.array(order, dtype=np.int32)
-
-
-def fill_pattern(K_pattern: SparsePattern, parent: IntArray) -> SparsePattern:
-    """Strictly lower pattern of L: row by row, the paths from the entries of K up the tree."""
-    n = K_pattern.n_cols
-    rows, ptr, up = K_pattern.row_idx.tolist(), K_pattern.col_ptr.tolist(), parent.tolist()
-    seen = [-1] * n
-    L_rows: list[int] = []
-    L_cols: list[int] = []
-    for row in range(n):
-        seen[row] = row
-        for col in rows[ptr[row] : ptr[row + 1]]:
-            while seen[col] != row:
-                seen[col] = row
-                L_rows.append(row)
-                L_cols.append(col)
-                col = up[col]
-    return SparsePattern.from_coo(np.array(L_rows), np.array(L_cols), (n, n))
-
-
-@dataclass(frozen=True, eq=False)
-class UpdateList:
-    """All multiply-adds of a factorisation, grouped by the entry of L they change.
-
-    Entry ``t`` of L receives ``-= L[left[s]] * L[right[s]]`` (left not yet divided by its pivot)
-    for ``s`` in ``ptr[t]:ptr[t + 1]``, in ascending order of the eliminated column.
-    """
-
-    ptr: IntArray
-    left: IntArray
-    right: IntArray
-
-
 @dataclass(frozen=True, eq=False)
 class Elimination:
     """Symbolic factorisation of one pattern under one permutation.
@@ -165,6 +90,19 @@ class Elimination:
             "solve_bytes": itemsize * (2 * self.nnz_L + 5 * self.n),
             "storage_bytes": itemsize * (self.K_pattern.nnz + self.nnz_L + 3 * self.n),
         }
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateList:
+    """All multiply-adds of a factorisation, grouped by the entry of L they change.
+
+    Entry ``t`` of L receives ``-= L[left[s]] * L[right[s]]`` (left not yet divided by its pivot)
+    for ``s`` in ``ptr[t]:ptr[t + 1]``, in ascending order of the eliminated column.
+    """
+
+    ptr: IntArray
+    left: IntArray
+    right: IntArray
 
 
 def eliminate(K_pattern: SparsePattern, perm: IntArray) -> Elimination:
@@ -264,3 +202,65 @@ def product_terms(program: StoredElimination, n_vars: int) -> tuple[IntArray, In
     nodes = np.stack([begin, split, end, is_row], axis=1)
     terms = np.stack([value, node_of[other]], axis=1)[by_node]
     return nodes.astype(np.int32), terms.astype(np.int32)
+
+
+def elimination_tree(K_pattern: SparsePattern) -> IntArray:
+    """Parent of each column of L in the elimination tree of an upper triangle; -1 at roots."""
+    n = K_pattern.n_cols
+    parent, ancestor = [-1] * n, [-1] * n
+    rows, ptr = K_pattern.row_idx.tolist(), K_pattern.col_ptr.tolist()
+    for col in range(n):
+        for node in rows[ptr[col] : ptr[col + 1]]:
+            while node != -1 and node < col:
+                up = ancestor[node]
+                ancestor[node] = col  # path compression
+                if up == -1:
+                    parent[node] = col
+                node = up
+    return np.array(parent, dtype=np.int32)
+
+
+def postorder(parent: IntArray) -> IntArray:
+    """Nodes of a forest such that every subtree is one block, the largest child subtree first.
+
+    Small subtrees then stand right before their parent, which keeps short the time between the
+    computation of a value and its last use.
+    """
+    n = parent.size
+    size = [1] * n
+    children: list[list[int]] = [[] for _ in range(n)]
+    roots: list[int] = []
+    for node, up in enumerate(parent.tolist()):  # children come before parents
+        if up < 0:
+            roots.append(node)
+        else:
+            size[up] += size[node]
+            children[up].append(node)
+    order: list[int] = []
+    stack = roots[::-1]
+    while stack:
+        node = stack.pop()
+        if node < 0:
+            order.append(~node)
+            continue
+        stack.append(~node)
+        stack.extend(sorted(children[node], key=lambda child: (size[child], -child)))
+    return np.array(order, dtype=np.int32)
+
+
+def fill_pattern(K_pattern: SparsePattern, parent: IntArray) -> SparsePattern:
+    """Strictly lower pattern of L: row by row, the paths from the entries of K up the tree."""
+    n = K_pattern.n_cols
+    rows, ptr, up = K_pattern.row_idx.tolist(), K_pattern.col_ptr.tolist(), parent.tolist()
+    seen = [-1] * n
+    L_rows: list[int] = []
+    L_cols: list[int] = []
+    for row in range(n):
+        seen[row] = row
+        for col in rows[ptr[row] : ptr[row + 1]]:
+            while seen[col] != row:
+                seen[col] = row
+                L_rows.append(row)
+                L_cols.append(col)
+                col = up[col]
+    return SparsePattern.from_coo(np.array(L_rows), np.array(L_cols), (n, n))

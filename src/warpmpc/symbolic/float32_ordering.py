@@ -29,6 +29,12 @@ from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.ordering import amd, stagewise
 from warpmpc.symbolic.pattern import IntArray, SparsePattern
 
+# Wider bands take longer than what a trial may save.
+_LARGEST_BAND = 500_000
+
+
+_N_SIDES = 4  # right-hand sides of a trial
+
 
 def safe_stagewise(kkt: KKTPattern, stages: IntArray, light: IntArray) -> IntArray:
     """Stages in ascending order; inside a stage, light variables wait for all their rows."""
@@ -60,22 +66,6 @@ def safe_amd(kkt: KKTPattern, light: IntArray) -> IntArray:
     position[amd(coarse)] = np.arange(coarse.n_cols)
     is_variable = np.arange(K.n_cols) < kkt.n_vars
     return np.lexsort((is_variable, position[node])).astype(np.int32)
-
-
-def holding_rows(kkt: KKTPattern) -> tuple[IntArray, sp.csc_matrix]:
-    """Rows (nodes of K) with more than one entry, and which variables each of them holds."""
-    K, n = kkt.K_pattern, kkt.n_vars
-    entry = (K.row_idx < n) & (K.col_idx >= n)
-    shape = (kkt.n_cons, n)
-    indices = (K.col_idx[entry] - n, K.row_idx[entry])
-    A = sp.csr_matrix((np.ones(entry.sum()), indices), shape=shape)
-    several = np.flatnonzero(np.diff(A.indptr) > 1)
-    return n + several, sp.csc_matrix(A[several])
-
-
-# Wider bands take longer than what a trial may save.
-_LARGEST_BAND = 500_000
-_N_SIDES = 4  # right-hand sides of a trial
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +138,17 @@ def representative_system(
     values[kkt.sigma_to_K] += sigma
     values[kkt.rho_to_K] = -1 / rho
     return RepresentativeSystem(kkt, values, fewer_light)
+
+
+def holding_rows(kkt: KKTPattern) -> tuple[IntArray, sp.csc_matrix]:
+    """Rows (nodes of K) with more than one entry, and which variables each of them holds."""
+    K, n = kkt.K_pattern, kkt.n_vars
+    entry = (K.row_idx < n) & (K.col_idx >= n)
+    shape = (kkt.n_cons, n)
+    indices = (K.col_idx[entry] - n, K.row_idx[entry])
+    A = sp.csr_matrix((np.ones(entry.sum()), indices), shape=shape)
+    several = np.flatnonzero(np.diff(A.indptr) > 1)
+    return n + several, sp.csc_matrix(A[several])
 
 
 def _narrow(parent: IntArray) -> IntArray:

@@ -27,185 +27,36 @@ The halves are mirror images: what is an early stage for one is a late one for t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from warpmpc._errors import PatternError
+from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.elimination import Elimination, StoredElimination, eliminate
 from warpmpc.symbolic.float32_ordering import RepresentativeSystem, safe_stagewise
 from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.pattern import IntArray
 
 LEAST_STAGES = 3
+
+
 # Fill that handing on rows is worth: in float32, where equalities have a large rho, handing on
 # variables costs two digits.
 _WORTH = 1.25
 
 
-@dataclass(frozen=True, eq=False)
-class StageOrder:
-    """One order of the stages.
-
-    Attributes:
-        positions: Of the stage of each node of K; no position is left out.
-        split: How many stages the first of two halves has; 0: there is one chain only.
-        handicap: Factor on the fill when orders are compared.
-    """
-
-    positions: IntArray
-    split: int = 0
-    handicap: float = 1.0
-
-    @property
-    def following(self) -> IntArray:
-        """Which stage each stage changes: the next one; both halves change the last."""
-        last = int(self.positions.max(initial=0))
-        following = np.arange(1, last + 2)
-        if self.split:
-            following[self.split - 1] = last
-        return following
-
-    def couples_neighbours(self, kkt: KKTPattern) -> bool:
-        """Whether no entry of K joins stages that are not neighbours."""
-        K = kkt.K_pattern
-        first, second = self.positions[K.row_idx], self.positions[K.col_idx]
-        low, high = np.minimum(first, second), np.maximum(first, second)
-        return bool(np.all((low == high) | (self.following[low] == high)))
+# Of a solve in float32.  Orders that control well have less than 1e-5, others more than 1e-4.
+_LARGEST_ERROR = 2e-5
 
 
-def one_sided_orders(stages: IntArray) -> list[StageOrder]:
-    """Ascending and descending."""
-    positions = np.unique(stages, return_inverse=True)[1]
-    return [StageOrder(positions), StageOrder(positions.max(initial=0) - positions)]
-
-
-def two_sided_orders(kkt: KKTPattern, stages: IntArray) -> list[StageOrder]:
-    """From both ends, handing on rows or variables.
-
-    Args:
-        kkt: Pattern of K.
-        stages: Stage of each variable, then of each row.
-    """
-    labels = np.unique(stages, return_inverse=True)[1]
-    last = int(labels.max(initial=0))
-    if last + 1 < LEAST_STAGES:
-        raise PatternError(
-            f"Two sides need at least {LEAST_STAGES} stages, these are {last + 1}; use sides=1."
-        )
-    early, late = last - _with_latest_rows(kkt, last - labels), _with_latest_rows(kkt, labels)
-    orders = [_meeting(late, early, 1.0), _meeting(early, late, _WORTH)]
-    found = [order for order in orders if order is not None]
-    if not found:
-        raise PatternError("One half of the stages has nothing to eliminate; use sides=1.")
-    return found
-
-
-def _meeting(ascending: IntArray, descending: IntArray, handicap: float) -> StageOrder | None:
-    """Order from labels of the two halves; None if one of them is left without a stage."""
-    last = int(max(ascending.max(), descending.max()))
-    middle = last // 2
-    is_first, is_second = ascending < middle, descending > middle
-    if not is_first.any() or not is_second.any():
-        return None
-    second = np.where(is_second, middle + last - descending, last)
-    labels, positions = np.unique(np.where(is_first, ascending, second), return_inverse=True)
-    return StageOrder(positions, int(np.count_nonzero(labels < middle)), handicap)
-
-
-def _with_latest_rows(kkt: KKTPattern, labels: IntArray) -> IntArray:
-    """Every row in the latest stage of its variables; one without entries keeps its label."""
-    K, n = kkt.K_pattern, kkt.n_vars
-    entry = (K.row_idx < n) & (K.col_idx >= n)
-    found = np.where(np.isin(np.arange(K.n_cols), K.col_idx[entry]), -1, labels)
-    np.maximum.at(found, K.col_idx[entry], labels[K.row_idx[entry]])
-    return found
-
-
-@dataclass(frozen=True, eq=False)
-class StageBlocks:
-    """How an elimination decomposes into stages.
-
-    Attributes:
-        labels: The stage labels, ascending.
-        first: First column (elimination order) of each stage, and n; empty if the columns of some
-            stage are not contiguous or not in stage order (as with AMD).
-        runs: Half-open ranges of stage positions with identical elimination pattern.
-        frontiers: For each boundary between consecutive stages, the columns behind it that are
-            touched by columns before it.
-    """
-
-    labels: IntArray
-    first: IntArray
-    runs: list[tuple[int, int]]
-    frontiers: list[IntArray]
-
-    @property
-    def longest_run(self) -> tuple[int, int]:
-        """The run with most stages."""
-        return max(self.runs, key=lambda run: run[1] - run[0], default=(0, 0))
-
-
-def find_stage_blocks(elimination: Elimination, stages: IntArray) -> StageBlocks:
-    """Finds runs of equal stages; no runs at all where stages are not eliminated one by one."""
-    permuted = np.asarray(stages)[elimination.perm]
-    labels = np.unique(permuted)
-    if np.any(np.diff(permuted) < 0):
-        return StageBlocks(labels, np.zeros(0, dtype=np.int32), [], [])
-    first = np.append(np.searchsorted(permuted, labels), permuted.size).astype(np.int32)
-    rank = _rank_in_stage(np.asarray(stages))[elimination.perm]
-    signatures = [_signature(elimination, first, rank, k) for k in range(labels.size)]
-    runs: list[tuple[int, int]] = []
-    for k in range(labels.size):
-        if runs and signatures[k] == signatures[runs[-1][0]]:
-            runs[-1] = (runs[-1][0], k + 1)
-        else:
-            runs.append((k, k + 1))
-    frontiers = [_frontier(elimination, int(boundary)) for boundary in first[1:-1]]
-    return StageBlocks(labels, first, runs, frontiers)
-
-
-def _rank_in_stage(stages: IntArray) -> IntArray:
-    """Position of each node among the nodes of its stage, in the caller's order."""
-    by_stage = np.argsort(stages, kind="stable")
-    ordered = stages[by_stage]
-    rank = np.empty(stages.size, dtype=np.int64)
-    rank[by_stage] = np.arange(stages.size) - np.searchsorted(ordered, ordered)
-    return rank
-
-
-def _signature(
-    elimination: Elimination, first: IntArray, rank: IntArray, k: int
-) -> tuple[bytes, ...]:
-    """Columns of L and K of one stage and what enters from before, relative to its start.
-
-    Nodes of later stages are named by (stages ahead, rank in their stage): the terminal stage may
-    eliminate the same states in another order without making the stage before it special.
-    """
-    L, begin, end = elimination.L_pattern, int(first[k]), int(first[k + 1])
-    span = slice(L.col_ptr[begin], L.col_ptr[end])
-    rows, in_K = L.row_idx[span].astype(np.int64), elimination.K_to_L[span] >= 0
-    ahead = np.searchsorted(first, rows, side="right") - 1 - k
-    name = np.where(ahead == 0, rows - begin, rank[rows])
-    order = np.lexsort((name, ahead, L.col_idx[span]))
-    entering = _frontier(elimination, begin) if k else np.zeros(0, dtype=np.int64)
-    columns = (rank[begin:end], L.col_counts[begin:end])
-    parts = (*columns, ahead[order], name[order], in_K[order], entering - begin)
-    return tuple(np.asarray(part, dtype=np.int64).tobytes() for part in parts)
-
-
-def _frontier(elimination: Elimination, boundary: int) -> IntArray:
-    """Columns from `boundary` on that appear in columns before it."""
-    rows = elimination.L_pattern.row_idx[: elimination.L_pattern.col_ptr[boundary]]
-    return np.unique(rows[rows >= boundary])
+# Half a digit is not worth more fill.
+_NEARLY_LEAST = 3.0
 
 
 Pair = tuple[int, int]
-# Of a solve in float32.  Orders that control well have less than 1e-5, others more than 1e-4.
-_LARGEST_ERROR = 2e-5
-# Half a digit is not worth more fill.
-_NEARLY_LEAST = 3.0
 
 
 @dataclass(frozen=True)
@@ -361,6 +212,127 @@ def build_two_sided_elimination(
     return _best(kkt, two_sided_orders(kkt, stages), light, representative)
 
 
+def stage_kinds(
+    program: StageElimination, run: StageRun, kinds: Sequence[RowKind]
+) -> list[RowKind]:
+    """Kind of each node of a run's stages; `UNKNOWN` where they differ, and for variables.
+
+    Args:
+        program: The elimination.
+        run: Stages with one template.
+        kinds: Of the rows of the problem, or nothing.
+    """
+    size, n_vars = run.template.n_nodes, program.n_nodes - len(kinds)
+    nodes = program.node_order[run.node : run.node + run.count * size].reshape(run.count, size)
+    found = []
+    for i in range(size):
+        rows = nodes[:, i] - n_vars
+        of_node = {kinds[row] for row in rows.tolist()} if kinds and rows.min() >= 0 else set()
+        found.append(of_node.pop() if len(of_node) == 1 else RowKind.UNKNOWN)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class StageOrder:
+    """One order of the stages.
+
+    Attributes:
+        positions: Of the stage of each node of K; no position is left out.
+        split: How many stages the first of two halves has; 0: there is one chain only.
+        handicap: Factor on the fill when orders are compared.
+    """
+
+    positions: IntArray
+    split: int = 0
+    handicap: float = 1.0
+
+    @property
+    def following(self) -> IntArray:
+        """Which stage each stage changes: the next one; both halves change the last."""
+        last = int(self.positions.max(initial=0))
+        following = np.arange(1, last + 2)
+        if self.split:
+            following[self.split - 1] = last
+        return following
+
+    def couples_neighbours(self, kkt: KKTPattern) -> bool:
+        """Whether no entry of K joins stages that are not neighbours."""
+        K = kkt.K_pattern
+        first, second = self.positions[K.row_idx], self.positions[K.col_idx]
+        low, high = np.minimum(first, second), np.maximum(first, second)
+        return bool(np.all((low == high) | (self.following[low] == high)))
+
+
+def one_sided_orders(stages: IntArray) -> list[StageOrder]:
+    """Ascending and descending."""
+    positions = np.unique(stages, return_inverse=True)[1]
+    return [StageOrder(positions), StageOrder(positions.max(initial=0) - positions)]
+
+
+def two_sided_orders(kkt: KKTPattern, stages: IntArray) -> list[StageOrder]:
+    """From both ends, handing on rows or variables.
+
+    Args:
+        kkt: Pattern of K.
+        stages: Stage of each variable, then of each row.
+    """
+    labels = np.unique(stages, return_inverse=True)[1]
+    last = int(labels.max(initial=0))
+    if last + 1 < LEAST_STAGES:
+        raise PatternError(
+            f"Two sides need at least {LEAST_STAGES} stages, these are {last + 1}; use sides=1."
+        )
+    early, late = last - _with_latest_rows(kkt, last - labels), _with_latest_rows(kkt, labels)
+    orders = [_meeting(late, early, 1.0), _meeting(early, late, _WORTH)]
+    found = [order for order in orders if order is not None]
+    if not found:
+        raise PatternError("One half of the stages has nothing to eliminate; use sides=1.")
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class StageBlocks:
+    """How an elimination decomposes into stages.
+
+    Attributes:
+        labels: The stage labels, ascending.
+        first: First column (elimination order) of each stage, and n; empty if the columns of some
+            stage are not contiguous or not in stage order (as with AMD).
+        runs: Half-open ranges of stage positions with identical elimination pattern.
+        frontiers: For each boundary between consecutive stages, the columns behind it that are
+            touched by columns before it.
+    """
+
+    labels: IntArray
+    first: IntArray
+    runs: list[tuple[int, int]]
+    frontiers: list[IntArray]
+
+    @property
+    def longest_run(self) -> tuple[int, int]:
+        """The run with most stages."""
+        return max(self.runs, key=lambda run: run[1] - run[0], default=(0, 0))
+
+
+def find_stage_blocks(elimination: Elimination, stages: IntArray) -> StageBlocks:
+    """Finds runs of equal stages; no runs at all where stages are not eliminated one by one."""
+    permuted = np.asarray(stages)[elimination.perm]
+    labels = np.unique(permuted)
+    if np.any(np.diff(permuted) < 0):
+        return StageBlocks(labels, np.zeros(0, dtype=np.int32), [], [])
+    first = np.append(np.searchsorted(permuted, labels), permuted.size).astype(np.int32)
+    rank = _rank_in_stage(np.asarray(stages))[elimination.perm]
+    signatures = [_signature(elimination, first, rank, k) for k in range(labels.size)]
+    runs: list[tuple[int, int]] = []
+    for k in range(labels.size):
+        if runs and signatures[k] == signatures[runs[-1][0]]:
+            runs[-1] = (runs[-1][0], k + 1)
+        else:
+            runs.append((k, k + 1))
+    frontiers = [_frontier(elimination, int(boundary)) for boundary in first[1:-1]]
+    return StageBlocks(labels, first, runs, frontiers)
+
+
 def _best(
     kkt: KKTPattern,
     orders: list[StageOrder],
@@ -476,3 +448,59 @@ def _columns(
     name = np.where(inside, L.row_idx - first[stage[L.col_idx]], slots[chain, L.row_idx])
     L_order = np.lexsort((name, ~inside, L.col_idx)).astype(np.int32)
     return L_order, np.where(inside, name, ~name)[L_order]
+
+
+def _meeting(ascending: IntArray, descending: IntArray, handicap: float) -> StageOrder | None:
+    """Order from labels of the two halves; None if one of them is left without a stage."""
+    last = int(max(ascending.max(), descending.max()))
+    middle = last // 2
+    is_first, is_second = ascending < middle, descending > middle
+    if not is_first.any() or not is_second.any():
+        return None
+    second = np.where(is_second, middle + last - descending, last)
+    labels, positions = np.unique(np.where(is_first, ascending, second), return_inverse=True)
+    return StageOrder(positions, int(np.count_nonzero(labels < middle)), handicap)
+
+
+def _with_latest_rows(kkt: KKTPattern, labels: IntArray) -> IntArray:
+    """Every row in the latest stage of its variables; one without entries keeps its label."""
+    K, n = kkt.K_pattern, kkt.n_vars
+    entry = (K.row_idx < n) & (K.col_idx >= n)
+    found = np.where(np.isin(np.arange(K.n_cols), K.col_idx[entry]), -1, labels)
+    np.maximum.at(found, K.col_idx[entry], labels[K.row_idx[entry]])
+    return found
+
+
+def _rank_in_stage(stages: IntArray) -> IntArray:
+    """Position of each node among the nodes of its stage, in the caller's order."""
+    by_stage = np.argsort(stages, kind="stable")
+    ordered = stages[by_stage]
+    rank = np.empty(stages.size, dtype=np.int64)
+    rank[by_stage] = np.arange(stages.size) - np.searchsorted(ordered, ordered)
+    return rank
+
+
+def _signature(
+    elimination: Elimination, first: IntArray, rank: IntArray, k: int
+) -> tuple[bytes, ...]:
+    """Columns of L and K of one stage and what enters from before, relative to its start.
+
+    Nodes of later stages are named by (stages ahead, rank in their stage): the terminal stage may
+    eliminate the same states in another order without making the stage before it special.
+    """
+    L, begin, end = elimination.L_pattern, int(first[k]), int(first[k + 1])
+    span = slice(L.col_ptr[begin], L.col_ptr[end])
+    rows, in_K = L.row_idx[span].astype(np.int64), elimination.K_to_L[span] >= 0
+    ahead = np.searchsorted(first, rows, side="right") - 1 - k
+    name = np.where(ahead == 0, rows - begin, rank[rows])
+    order = np.lexsort((name, ahead, L.col_idx[span]))
+    entering = _frontier(elimination, begin) if k else np.zeros(0, dtype=np.int64)
+    columns = (rank[begin:end], L.col_counts[begin:end])
+    parts = (*columns, ahead[order], name[order], in_K[order], entering - begin)
+    return tuple(np.asarray(part, dtype=np.int64).tobytes() for part in parts)
+
+
+def _frontier(elimination: Elimination, boundary: int) -> IntArray:
+    """Columns from `boundary` on that appear in columns before it."""
+    rows = elimination.L_pattern.row_idx[: elimination.L_pattern.col_ptr[boundary]]
+    return np.unique(rows[rows >= boundary])

@@ -43,7 +43,7 @@ from warpmpc.engines.three_launch.search_source import (
     SearchRule,
     collected,
 )
-from warpmpc.symbolic.derivatives.row_kinds import RowKind
+from warpmpc.symbolic.derivatives.stage_model import RowKind
 
 _JUDGE = r"""
     // Where no step is acceptable any more, the conditions alone decide.

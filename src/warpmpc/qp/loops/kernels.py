@@ -31,7 +31,7 @@ from warpmpc.qp.linear_solvers.kkt_solvers import KKTSystem
 from warpmpc.qp.loops.general import ADMMLoop, LoopEnd
 from warpmpc.qp.scaling import RHO_MIN, Residuals, ScaledQP
 from warpmpc.qp.types import ADMMSettings, StagedSettings, Status
-from warpmpc.symbolic.derivatives.row_kinds import RowKind
+from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.elimination import StoredElimination, eliminate
 from warpmpc.symbolic.float32_ordering import safe_amd
 from warpmpc.symbolic.pattern import IntArray

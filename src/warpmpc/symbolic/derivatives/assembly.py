@@ -25,6 +25,8 @@ from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.symbolic.derivatives.stage_model import StageModel
 from warpmpc.symbolic.pattern import IntArray, SparsePattern
 
+_OUTPUTS = ("P", "q", "A", "lower", "upper", "blocks")
+
 
 @dataclass(frozen=True, eq=False)
 class Overlap:
@@ -207,19 +209,6 @@ class Assembly:
         ]
 
 
-def _pattern(keys: list[IntArray], n_rows: int, n_cols: int) -> SparsePattern:
-    """The union of entries given as ``column * n_rows + row``."""
-    every = np.unique(np.concatenate([key.ravel() for key in keys]))
-    if not n_rows:
-        every = every[:0]
-    rows = every % n_rows if n_rows else every
-    cols = every // n_rows if n_rows else every
-    return SparsePattern.from_coo(rows, cols, (n_rows, n_cols))
-
-
-_OUTPUTS = ("P", "q", "A", "lower", "upper", "blocks")
-
-
 @dataclass(frozen=True, eq=False)
 class HostQP:
     """min half x'Px + q'x subject to lower <= A x <= upper; values in the order of the patterns."""
@@ -261,6 +250,16 @@ def host_qp(assembly: Assembly, z: np.ndarray, params: np.ndarray) -> HostQP:
     P, q, A, lower, upper, blocks = found
     hessian = _with_blocks(_added(P, at.P_overlap), blocks, at)
     return HostQP(hessian, _added(q, at.q_overlap), A, lower, upper)
+
+
+def _pattern(keys: list[IntArray], n_rows: int, n_cols: int) -> SparsePattern:
+    """The union of entries given as ``column * n_rows + row``."""
+    every = np.unique(np.concatenate([key.ravel() for key in keys]))
+    if not n_rows:
+        every = every[:0]
+    rows = every % n_rows if n_rows else every
+    cols = every // n_rows if n_rows else every
+    return SparsePattern.from_coo(rows, cols, (n_rows, n_cols))
 
 
 def _added(rows: np.ndarray, overlap: Overlap) -> np.ndarray:

@@ -27,27 +27,35 @@ import casadi as ca
 import numpy as np
 
 from warpmpc.symbolic.derivatives.assembly import Assembly, HostQP, host_qp
-from warpmpc.symbolic.derivatives.row_kinds import RowKind, row_kinds
-from warpmpc.symbolic.derivatives.stage_model import StageModel
+from warpmpc.symbolic.derivatives.stage_model import RowKind, StageModel, row_kinds
 from warpmpc.symbolic.float32_ordering import RepresentativeSystem, representative_system
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import IntArray
 
 # The first one is safe; beyond the last one a row has nothing left.
 _GROWTHS = (5e3, 1e6, np.inf)
+
+
 _N_POINTS = 8  # beside the representative one
+
+
 _SPREAD = 2.0  # of variables at these points
+
+
 _LARGE = 1e6  # multipliers that outweigh any cost
 
 
-def representative_params(params: np.ndarray) -> np.ndarray:
-    """A parameter vector without unknown entries."""
-    return np.where(np.isnan(params), 1.0, params)
+_EQUALITY_TOLERANCE = 1e-4
 
 
-def representative_values(size: int) -> np.ndarray:
-    """Values of variables at no special point: at zero a derivative may vanish or not exist."""
-    return 0.3 + 0.1 * np.sin(np.arange(size))
+# Orders of larger systems take longer than what trials may save.
+_LARGEST_SYSTEM = 3000
+
+
+_GROWN = 10.0  # what rho is multiplied by in usual runs, by adaptation and scaling together
+
+
+_SAME = 1e-6  # weights that differ by less are one
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +69,16 @@ class Weights:
 
     least: np.ndarray
     coupling: np.ndarray
+
+
+def representative_params(params: np.ndarray) -> np.ndarray:
+    """A parameter vector without unknown entries."""
+    return np.where(np.isnan(params), 1.0, params)
+
+
+def representative_values(size: int) -> np.ndarray:
+    """Values of variables at no special point: at zero a derivative may vanish or not exist."""
+    return 0.3 + 0.1 * np.sin(np.arange(size))
 
 
 def variable_weights(assembly: Assembly, params: np.ndarray, rho: tuple[float, float]) -> Weights:
@@ -106,48 +124,6 @@ def find_light_variables(assembly: Assembly, weights: Weights, sigma: float) -> 
     return list({some.size: some for some in sets}.values())
 
 
-def _local(
-    model: StageModel, params: np.ndarray, rho: tuple[float, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Least diagonal of the Hessian and largest rho a^2 of each variable, over (z, z_next)."""
-    function = model.linearize("weights", ["P", "A", "lower", "upper"])
-    points = _points(model, params)
-    P, A, lower, upper = (np.array(part).ravel() for part in function.call(next(points)))
-    hessian, P_seen = model.hessian, [P]
-    if ca.depends_on(hessian.values, ca.vertcat(model.w, model.y)):
-        P_seen += [np.array(function.call(point)[0]).ravel() for point in points]
-    least = np.fmin.reduce(P_seen)  # leaves out what is no number
-    diagonal, strongest = np.zeros(model.w.numel()), np.zeros(model.w.numel())
-    on_diagonal = hessian.rows == hessian.cols
-    diagonal[hessian.cols[on_diagonal]] = np.nan_to_num(least[on_diagonal], nan=np.inf)
-    for block in hessian.blocks:
-        diagonal[block] = 0.0  # a projected block may be singular
-    rows, cols = model.jacobian_positions
-    several = np.bincount(rows, minlength=lower.size)[rows] > 1
-    rho_rows = np.where(upper - lower < 1e-4, rho[1], rho[0])
-    strength = np.where(several, rho_rows[rows] * np.nan_to_num(A) ** 2, 0.0)
-    np.maximum.at(strongest, cols, strength)
-    return diagonal, strongest
-
-
-def _points(model: StageModel, params: np.ndarray) -> Iterator[list[np.ndarray]]:
-    """Where a stage is looked at: the representative point first, without multipliers."""
-    size, n_rows = model.w.numel(), model.y.numel()
-    rng = np.random.default_rng(0)
-    yield [representative_values(size), params, *([np.zeros(n_rows)] if model.exact else [])]
-    for _ in range(_N_POINTS):
-        w, y = _SPREAD * rng.normal(size=size), _LARGE * rng.normal(size=n_rows)
-        # What one sign of the multipliers adds to an entry, the other one takes from it.
-        yield from ([w, params, y], [w, params, -y]) if model.exact else ([w, params],)
-
-
-_EQUALITY_TOLERANCE = 1e-4
-# Orders of larger systems take longer than what trials may save.
-_LARGEST_SYSTEM = 3000
-_GROWN = 10.0  # what rho is multiplied by in usual runs, by adaptation and scaling together
-_SAME = 1e-6  # weights that differ by less are one
-
-
 def representative_of(
     assembly: Assembly,
     rho: tuple[float, float, float],
@@ -184,20 +160,6 @@ def representative_of(
     return representative_system(kkt, _with_least(qp, assembly, weights), rows, sigma, fewer_light)
 
 
-def _with_least(qp: HostQP, assembly: Assembly, weights: Weights) -> HostQP:
-    """The QP in which, in every other stage, variables have only the weight that is certain.
-
-    Not in every stage: where nothing holds a variable, all orders lose their digits.
-    """
-    P, least = assembly.P_pattern, weights.least
-    on_diagonal = P.row_idx == P.col_idx
-    diagonal = np.zeros(P.n_cols)
-    diagonal[P.col_idx[on_diagonal]] = qp.P[on_diagonal]
-    loses = (least < diagonal * (1 - _SAME)) & (assembly.problem.var_stage % 2 == 0)
-    kept = np.where(on_diagonal, np.minimum(least, diagonal)[P.col_idx], 0.0)
-    return replace(qp, P=np.where(loses[P.row_idx] | loses[P.col_idx], kept, qp.P))
-
-
 def least_rho(assembly: Assembly, rho: tuple[float, float, float]) -> np.ndarray:
     """Rho of each row, or the least that it may be: a simple bound that may be absent has none.
 
@@ -211,3 +173,52 @@ def least_rho(assembly: Assembly, rho: tuple[float, float, float]) -> np.ndarray
     is_unknown = np.array([kind is RowKind.UNKNOWN for kind in kinds], dtype=bool)
     simple = np.bincount(A.row_idx, minlength=problem.n_cons) < 2
     return np.where(is_equality, rho[1], np.where(is_unknown & simple, rho[2], rho[0]))
+
+
+def _local(
+    model: StageModel, params: np.ndarray, rho: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Least diagonal of the Hessian and largest rho a^2 of each variable, over (z, z_next)."""
+    function = model.linearize("weights", ["P", "A", "lower", "upper"])
+    points = _points(model, params)
+    P, A, lower, upper = (np.array(part).ravel() for part in function.call(next(points)))
+    hessian, P_seen = model.hessian, [P]
+    if ca.depends_on(hessian.values, ca.vertcat(model.w, model.y)):
+        P_seen += [np.array(function.call(point)[0]).ravel() for point in points]
+    least = np.fmin.reduce(P_seen)  # leaves out what is no number
+    diagonal, strongest = np.zeros(model.w.numel()), np.zeros(model.w.numel())
+    on_diagonal = hessian.rows == hessian.cols
+    diagonal[hessian.cols[on_diagonal]] = np.nan_to_num(least[on_diagonal], nan=np.inf)
+    for block in hessian.blocks:
+        diagonal[block] = 0.0  # a projected block may be singular
+    rows, cols = model.jacobian_positions
+    several = np.bincount(rows, minlength=lower.size)[rows] > 1
+    rho_rows = np.where(upper - lower < 1e-4, rho[1], rho[0])
+    strength = np.where(several, rho_rows[rows] * np.nan_to_num(A) ** 2, 0.0)
+    np.maximum.at(strongest, cols, strength)
+    return diagonal, strongest
+
+
+def _points(model: StageModel, params: np.ndarray) -> Iterator[list[np.ndarray]]:
+    """Where a stage is looked at: the representative point first, without multipliers."""
+    size, n_rows = model.w.numel(), model.y.numel()
+    rng = np.random.default_rng(0)
+    yield [representative_values(size), params, *([np.zeros(n_rows)] if model.exact else [])]
+    for _ in range(_N_POINTS):
+        w, y = _SPREAD * rng.normal(size=size), _LARGE * rng.normal(size=n_rows)
+        # What one sign of the multipliers adds to an entry, the other one takes from it.
+        yield from ([w, params, y], [w, params, -y]) if model.exact else ([w, params],)
+
+
+def _with_least(qp: HostQP, assembly: Assembly, weights: Weights) -> HostQP:
+    """The QP in which, in every other stage, variables have only the weight that is certain.
+
+    Not in every stage: where nothing holds a variable, all orders lose their digits.
+    """
+    P, least = assembly.P_pattern, weights.least
+    on_diagonal = P.row_idx == P.col_idx
+    diagonal = np.zeros(P.n_cols)
+    diagonal[P.col_idx[on_diagonal]] = qp.P[on_diagonal]
+    loses = (least < diagonal * (1 - _SAME)) & (assembly.problem.var_stage % 2 == 0)
+    kept = np.where(on_diagonal, np.minimum(least, diagonal)[P.col_idx], 0.0)
+    return replace(qp, P=np.where(loses[P.row_idx] | loses[P.col_idx], kept, qp.P))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Literal
 
@@ -30,6 +31,8 @@ from scipy.sparse.csgraph import connected_components
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.stage import Stage
 from warpmpc.symbolic.pattern import IntArray
+
+_DEPTH = 10  # of expressions that are compared
 
 
 @dataclass(frozen=True)
@@ -65,114 +68,6 @@ class StageHessian:
     values: ca.SX
     blocks: list[IntArray] = field(default_factory=list)
     block_values: list[ca.SX] = field(default_factory=list)
-
-
-def stage_hessian(
-    stage: Stage, y: ca.SX, rule: HessianRule, *, full_diagonal: bool
-) -> StageHessian:
-    """The Hessian of one stage.
-
-    Args:
-        stage: What the user wrote.
-        y: Multipliers of its rows, for the exact Hessian.
-        rule: Which second derivatives.
-        full_diagonal: Whether all diagonal entries of z exist, even if zero.
-    """
-    w = ca.vertcat(stage.z, stage.z_next)
-    rest = stage.cost
-    certain = ca.SX(w.numel(), w.numel())
-    if rule.kind == "exact":
-        rest = rest + 0.5 * ca.dot(stage.weight, stage.residual**2) + ca.dot(y, stage.g)
-    elif stage.residual.numel():
-        J = ca.jacobian(stage.residual, w)
-        certain = J.T @ ca.diag(_not_negative(stage.weight)) @ J
-    if full_diagonal:
-        own = ca.Sparsity.diag(stage.z.numel())
-        own.enlarge(w.numel(), w.numel(), range(own.size1()), range(own.size2()))
-        certain = certain + ca.SX(own, rule.damping)
-    hessian, _ = ca.hessian(rest, w)
-    safe, blocks, raw = _convexified(hessian, rule.convexify)
-    total = ca.triu(certain + safe)
-    cols, rows = (np.asarray(part, dtype=np.int32) for part in _positions(total))
-    return StageHessian(rows, cols, nonzeros(total), blocks, raw)
-
-
-def nonzeros(matrix: ca.SX) -> ca.SX:
-    """Stored entries in column-major order as a column."""
-    # Selected nonzeros of a row are a row.
-    return ca.vec(matrix.nz[:]) if matrix.nnz() else ca.SX(0, 1)
-
-
-def _positions(matrix: ca.SX) -> tuple[list[int], list[int]]:
-    """Column and row of each stored entry."""
-    rows, cols = matrix.sparsity().get_triplet()
-    return cols, rows
-
-
-def _not_negative(weight: ca.SX) -> ca.SX:
-    """Weights that are given online could be negative, and P must not be indefinite."""
-    entries = [w if w.is_constant() else ca.fmax(w, 0) for w in ca.vertsplit(weight)]
-    return ca.vertcat(*entries)
-
-
-def _convexified(hessian: ca.SX, how: str) -> tuple[ca.SX, list[IntArray], list[ca.SX]]:
-    """A semidefinite matrix, and the groups of variables that are left to be projected online.
-
-    Entries of those groups are structural zeros of the matrix.
-    """
-    n = hessian.size1()
-    if not hessian.nnz() or how == "none":
-        return hessian, [], []
-    rows, cols = hessian.sparsity().get_triplet()
-    pattern = sp.csc_matrix((np.ones(len(rows)), (rows, cols)), shape=(n, n))
-    _, labels = connected_components(pattern, directed=False)
-    safe, blocks, raw = ca.SX(n, n), [], []
-    used = np.flatnonzero(np.diff(pattern.indptr))
-    for label in np.unique(labels[used]):
-        members = np.flatnonzero(labels == label)
-        index = members.tolist()
-        block = ca.densify(hessian[index, index])
-        if block.is_constant():
-            block = ca.SX(_projected(np.array(ca.DM(block))))
-        elif len(index) == 1:
-            block = ca.fmax(block, 0)
-        elif how == "gershgorin":
-            block = _dominant(block)
-        else:
-            blocks.append(members.astype(np.int32))
-            raw.append(ca.vertcat(*[block[i, j] for i in range(len(index)) for j in range(i + 1)]))
-            block = ca.SX(ca.Sparsity.dense(*block.shape), 0)
-        safe = safe + _embedded(block, index, n)
-    return safe, blocks, raw
-
-
-def _embedded(block: ca.SX, index: list[int], n: int) -> ca.SX:
-    """A dense block among n variables; its zeros stay structural."""
-    pattern = block.sparsity()
-    values = block.nz[:]
-    pattern.enlarge(n, n, index, index)
-    return ca.SX(pattern, values)
-
-
-def _projected(block: np.ndarray) -> np.ndarray:
-    """The nearest semidefinite matrix; one that is semidefinite stays what it is."""
-    eigenvalues, vectors = np.linalg.eigh(block)
-    if eigenvalues[0] >= -1e-12 * max(1.0, abs(eigenvalues[-1])):
-        return block
-    return (vectors * np.maximum(eigenvalues, 0)) @ vectors.T
-
-
-def _dominant(block: ca.SX) -> ca.SX:
-    """Diagonal entries that are at least the sum of the others in their row (Gershgorin)."""
-    size = block.size1()
-    dominant = ca.SX(block)
-    for i in range(size):
-        others = sum((ca.fabs(block[i, j]) for j in range(size) if j != i), ca.SX(0))
-        dominant[i, i] = ca.fmax(block[i, i], others)
-    return dominant
-
-
-_DEPTH = 10  # of expressions that are compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,9 +275,61 @@ class StageModel:
         return ca.Function(name, inputs, ca.cse(outputs))
 
 
-def _is(entry: ca.SX, value: float) -> bool:
-    """Whether an expression is this constant."""
-    return bool(entry.is_constant()) and float(entry) == value
+def stage_hessian(
+    stage: Stage, y: ca.SX, rule: HessianRule, *, full_diagonal: bool
+) -> StageHessian:
+    """The Hessian of one stage.
+
+    Args:
+        stage: What the user wrote.
+        y: Multipliers of its rows, for the exact Hessian.
+        rule: Which second derivatives.
+        full_diagonal: Whether all diagonal entries of z exist, even if zero.
+    """
+    w = ca.vertcat(stage.z, stage.z_next)
+    rest = stage.cost
+    certain = ca.SX(w.numel(), w.numel())
+    if rule.kind == "exact":
+        rest = rest + 0.5 * ca.dot(stage.weight, stage.residual**2) + ca.dot(y, stage.g)
+    elif stage.residual.numel():
+        J = ca.jacobian(stage.residual, w)
+        certain = J.T @ ca.diag(_not_negative(stage.weight)) @ J
+    if full_diagonal:
+        own = ca.Sparsity.diag(stage.z.numel())
+        own.enlarge(w.numel(), w.numel(), range(own.size1()), range(own.size2()))
+        certain = certain + ca.SX(own, rule.damping)
+    hessian, _ = ca.hessian(rest, w)
+    safe, blocks, raw = _convexified(hessian, rule.convexify)
+    total = ca.triu(certain + safe)
+    cols, rows = (np.asarray(part, dtype=np.int32) for part in _positions(total))
+    return StageHessian(rows, cols, nonzeros(total), blocks, raw)
+
+
+class RowKind(Enum):
+    """Which bounds a row has, in every instance."""
+
+    UNKNOWN = "depends on the instance"
+    EQUALITY = "two equal bounds"
+    BOTH = "two bounds apart"
+    LOWER = "a lower bound"
+    UPPER = "an upper bound"
+
+
+def row_kinds(problem: MPCProblem, apart: float) -> list[RowKind]:
+    """Kind of each row of a problem.
+
+    Args:
+        problem: The stages.
+        apart: Least distance of constant bounds that make no equality.
+    """
+    kinds = [RowKind.UNKNOWN] * problem.n_cons
+    for group in problem.groups:
+        stage = group.stage
+        for i in range(stage.g.numel()):
+            kind = _kind(stage.lower[i], stage.upper[i], apart)
+            for k in group.ks:
+                kinds[int(problem.g_offset[k]) + i] = kind
+    return kinds
 
 
 def are_equal(lower: ca.SX, upper: ca.SX) -> bool:
@@ -390,6 +337,92 @@ def are_equal(lower: ca.SX, upper: ca.SX) -> bool:
     if lower.is_constant() and upper.is_constant():
         return bool(np.isfinite(float(lower))) and float(lower) == float(upper)
     return bool(ca.is_equal(lower, upper, _DEPTH))
+
+
+def nonzeros(matrix: ca.SX) -> ca.SX:
+    """Stored entries in column-major order as a column."""
+    # Selected nonzeros of a row are a row.
+    return ca.vec(matrix.nz[:]) if matrix.nnz() else ca.SX(0, 1)
+
+
+def constants_of(vector: ca.SX) -> list[float | None]:
+    """The value of each element that is a constant, None for the others."""
+    elements = [vector[i] for i in range(vector.numel())]
+    return [float(e) if e.is_constant() else None for e in elements]
+
+
+def _positions(matrix: ca.SX) -> tuple[list[int], list[int]]:
+    """Column and row of each stored entry."""
+    rows, cols = matrix.sparsity().get_triplet()
+    return cols, rows
+
+
+def _not_negative(weight: ca.SX) -> ca.SX:
+    """Weights that are given online could be negative, and P must not be indefinite."""
+    entries = [w if w.is_constant() else ca.fmax(w, 0) for w in ca.vertsplit(weight)]
+    return ca.vertcat(*entries)
+
+
+def _convexified(hessian: ca.SX, how: str) -> tuple[ca.SX, list[IntArray], list[ca.SX]]:
+    """A semidefinite matrix, and the groups of variables that are left to be projected online.
+
+    Entries of those groups are structural zeros of the matrix.
+    """
+    n = hessian.size1()
+    if not hessian.nnz() or how == "none":
+        return hessian, [], []
+    rows, cols = hessian.sparsity().get_triplet()
+    pattern = sp.csc_matrix((np.ones(len(rows)), (rows, cols)), shape=(n, n))
+    _, labels = connected_components(pattern, directed=False)
+    safe, blocks, raw = ca.SX(n, n), [], []
+    used = np.flatnonzero(np.diff(pattern.indptr))
+    for label in np.unique(labels[used]):
+        members = np.flatnonzero(labels == label)
+        index = members.tolist()
+        block = ca.densify(hessian[index, index])
+        if block.is_constant():
+            block = ca.SX(_projected(np.array(ca.DM(block))))
+        elif len(index) == 1:
+            block = ca.fmax(block, 0)
+        elif how == "gershgorin":
+            block = _dominant(block)
+        else:
+            blocks.append(members.astype(np.int32))
+            raw.append(ca.vertcat(*[block[i, j] for i in range(len(index)) for j in range(i + 1)]))
+            block = ca.SX(ca.Sparsity.dense(*block.shape), 0)
+        safe = safe + _embedded(block, index, n)
+    return safe, blocks, raw
+
+
+def _embedded(block: ca.SX, index: list[int], n: int) -> ca.SX:
+    """A dense block among n variables; its zeros stay structural."""
+    pattern = block.sparsity()
+    values = block.nz[:]
+    pattern.enlarge(n, n, index, index)
+    return ca.SX(pattern, values)
+
+
+def _projected(block: np.ndarray) -> np.ndarray:
+    """The nearest semidefinite matrix; one that is semidefinite stays what it is."""
+    eigenvalues, vectors = np.linalg.eigh(block)
+    if eigenvalues[0] >= -1e-12 * max(1.0, abs(eigenvalues[-1])):
+        return block
+    return (vectors * np.maximum(eigenvalues, 0)) @ vectors.T
+
+
+def _dominant(block: ca.SX) -> ca.SX:
+    """Diagonal entries that are at least the sum of the others in their row (Gershgorin)."""
+    size = block.size1()
+    dominant = ca.SX(block)
+    for i in range(size):
+        others = sum((ca.fabs(block[i, j]) for j in range(size) if j != i), ca.SX(0))
+        dominant[i, i] = ca.fmax(block[i, i], others)
+    return dominant
+
+
+def _is(entry: ca.SX, value: float) -> bool:
+    """Whether an expression is this constant."""
+    return bool(entry.is_constant()) and float(entry) == value
 
 
 def _ramp(excess: ca.SX) -> ca.SX:
@@ -406,7 +439,12 @@ def _distance(bounds: ca.SX, rows: ca.SX) -> ca.SX:
     return ca.vertcat(ca.SX(0, 1), *entries)
 
 
-def constants_of(vector: ca.SX) -> list[float | None]:
-    """The value of each element that is a constant, None for the others."""
-    elements = [vector[i] for i in range(vector.numel())]
-    return [float(e) if e.is_constant() else None for e in elements]
+def _kind(lower: ca.SX, upper: ca.SX, apart: float) -> RowKind:
+    below, above = (float(b) if b.is_constant() else None for b in (lower, upper))
+    if (below == -np.inf) != (above == np.inf):
+        return RowKind.UPPER if below == -np.inf else RowKind.LOWER
+    if are_equal(lower, upper):
+        return RowKind.EQUALITY
+    if below is not None and above is not None and np.isfinite([below, above]).all():
+        return RowKind.BOTH if above - below > 2 * apart else RowKind.UNKNOWN
+    return RowKind.UNKNOWN
