@@ -20,7 +20,7 @@ from warpmpc import MPCSolver
 from warpmpc.engines.onchip.lanes import LaneLayout, Node, eliminate_lane
 from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.qp.scaling import EQUALITY_TOLERANCE
-from warpmpc.symbolic.derivatives.row_kinds import row_kinds
+from warpmpc.symbolic.derivatives.stage_model import row_kinds
 from warpmpc.systems import cartpole
 from warpmpc.viz import style
 

@@ -12,7 +12,7 @@ from warpmpc import OCP, MPCProblem, MPCSolver, Soft, SQPSettings, Stage
 from warpmpc.engines.onchip.lanes import LaneLayout, eliminate_lane
 from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.qp.scaling import EQUALITY_TOLERANCE
-from warpmpc.symbolic.derivatives.row_kinds import row_kinds
+from warpmpc.symbolic.derivatives.stage_model import row_kinds
 from warpmpc.symbolic.pattern import SparsePattern
 from warpmpc.systems import car, cartpole
 

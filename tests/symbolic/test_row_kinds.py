@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from warpmpc import OCP
-from warpmpc.symbolic.derivatives.row_kinds import RowKind, row_kinds
+from warpmpc.symbolic.derivatives.stage_model import RowKind, row_kinds
 
 INF = np.inf
 # Lower and upper bound as functions of a parameter, and the kind.

@@ -70,8 +70,7 @@ from warpmpc.symbolic.derivatives.representative_kkt import (
     representative_of,
     variable_weights,
 )
-from warpmpc.symbolic.derivatives.row_kinds import row_kinds
-from warpmpc.symbolic.derivatives.stage_model import HessianRule
+from warpmpc.symbolic.derivatives.stage_model import HessianRule, row_kinds
 
 _LOG = logging.getLogger(__name__)
 

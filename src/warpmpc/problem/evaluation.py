@@ -1,6 +1,7 @@
-"""A problem evaluated on the host, by CasADi in float64: to look at a model without any solver.
+"""Evaluation of a problem on the host by CasADi, in float64 and without any solver.
 
-Reads: an `MPCProblem` and numbers.  Produces: cost, rows and bounds; the initial guess.
+Reads: an `MPCProblem` and the values of one instance.  Produces: cost, rows and bounds, and the
+initial guess.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class Evaluation:
     Attributes:
         cost: Costs of all nodes, ``[N + 1]``, without penalties.
         penalty: Penalties of violated soft rows, ``[N + 1]``.
-        g: Constraint rows ``[n_cons]``.
-        lower: Their lower bounds.
-        upper: Their upper bounds.
+        g: Values of the constraint rows ``[n_cons]``.
+        lower: Lower bounds of the rows.
+        upper: Upper bounds of the rows.
     """
 
     cost: np.ndarray
@@ -35,12 +36,12 @@ class Evaluation:
 
 
 def evaluate(problem: MPCProblem, z: Any, params: Any) -> Evaluation:
-    """Cost and constraints of one instance.
+    """Evaluates cost and constraints of one instance.
 
     Args:
         problem: The problem.
         z: Trajectory ``[n_vars]``.
-        params: Parameter vector ``[n_params]``: x0, shared parameters, those of the nodes.
+        params: Parameter vector ``[n_params]``: x0, shared parameters, parameters of the nodes.
     """
     z = _vector(z, problem.n_vars, "z")
     params = _vector(params, problem.n_params, "params")
@@ -64,7 +65,7 @@ def evaluate(problem: MPCProblem, z: Any, params: Any) -> Evaluation:
 
 
 def initial_guess(problem: MPCProblem, params: Any) -> np.ndarray:
-    """The guess of z, ``[n_vars]``, for a parameter vector ``[n_params]``."""
+    """Evaluates the guess of z, ``[n_vars]``, for a parameter vector ``[n_params]``."""
     params = _vector(params, problem.n_params, "params")
     functions: dict[int, ca.Function] = {}
     parts: list[np.ndarray] = []
@@ -84,7 +85,7 @@ def _parameters(problem: MPCProblem, k: int, params: np.ndarray) -> list[np.ndar
 
 
 def _penalty(below: np.ndarray, above: np.ndarray, penalties: np.ndarray) -> float:
-    """Sum over soft rows; an infinite penalty counts where the side is violated."""
+    """Sum of the penalties of soft rows; infinite penalties count if the side is violated."""
     total = 0.0
     linear_quadratic = penalties.reshape(2, 2, -1)  # linear or quadratic, lower or upper, row
     for violation, (linear, quadratic) in zip(

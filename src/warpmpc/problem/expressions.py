@@ -1,7 +1,8 @@
-"""What users hand over as expressions becomes dense CasADi SX columns, or a sentence why not.
+"""Conversion of user input to dense CasADi SX columns, with errors that say what is wrong.
 
-Produces: columns, columns of symbols, the symbols an expression uses, and checks that an expression
-can be translated and differentiated.
+Reads: numbers, arrays, lists and CasADi matrices.  Produces: columns of expressions or of symbols,
+the symbols that an expression uses, and checks that an expression can be translated and
+differentiated.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _REPLACEMENT = {
 
 
 def column(value: ExpressionLike | None, what: str) -> ca.SX:
-    """A dense SX column; None is the empty one.
+    """Converts a value to a dense SX column; None becomes the empty column.
 
     Args:
         value: Number, array, list, DM or SX.
-        what: What the caller knows it by, for errors.
+        what: Name of the value in error messages.
     """
     result = _as_sx(value, what)
     if result.is_empty():
@@ -80,7 +81,7 @@ def _as_sx(value: Any, what: str) -> ca.SX:
 
 
 def scalar(value: ExpressionLike, what: str) -> ca.SX:
-    """A dense 1x1 SX expression."""
+    """Converts a value to a dense 1x1 SX expression."""
     result = column(value, what)
     if result.shape != (1, 1):
         raise ProblemError(f"{what} must be a scalar, got shape {tuple(result.shape)}.")
@@ -88,13 +89,13 @@ def scalar(value: ExpressionLike, what: str) -> ca.SX:
 
 
 def sized_column(value: ExpressionLike, size: int, what: str, of: str) -> ca.SX:
-    """A column of the given size; a scalar is repeated.
+    """Converts a value to a column of the given size, for which a scalar is repeated.
 
     Args:
-        value: What was given.
-        size: Rows that are needed.
-        what: What the caller knows it by, for errors.
-        of: What has that many rows, for errors.
+        value: Number, array, list, DM or SX.
+        size: Number of rows of the column.
+        what: Name of the value in error messages.
+        of: Name of the thing with that many rows in error messages.
     """
     result = column(value, what)
     if result.shape == (1, 1):
@@ -108,7 +109,7 @@ def sized_column(value: ExpressionLike, size: int, what: str, of: str) -> ca.SX:
 
 
 def symbols(value: ExpressionLike | None, what: str) -> ca.SX:
-    """A column of distinct symbols."""
+    """Converts a value to a column of distinct symbols."""
     if value is not None and not isinstance(value, ca.SX | ca.MX | list | tuple):
         raise ProblemError(
             f"{what} must consist of SX symbols (`ca.SX.sym`), got {type(value).__name__}."
@@ -141,7 +142,7 @@ def entries(column_: ca.SX) -> list[ca.SX]:
 
 
 def symbol_keys(column_: ca.SX) -> list[int]:
-    """One key per symbol of a column; equal for the same symbol only, whatever its name."""
+    """One key per symbol of a column; keys are equal for the same symbol only."""
     return [entry.element_hash() for entry in entries(column_)]
 
 
@@ -151,18 +152,18 @@ def symbol_names(column_: ca.SX) -> list[str]:
 
 
 def used_symbols(expression: ca.SX) -> dict[int, str]:
-    """Key and name of every symbol an expression depends on."""
+    """Key and name of every symbol that an expression depends on."""
     return {entry.element_hash(): entry.name() for entry in ca.symvar(expression)}
 
 
 def is_integer(value: Any, least: int, most: int) -> bool:
-    """Whether a value is an integer (True is none) within limits."""
+    """Whether a value is an integer within limits; a boolean is not."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     return whole and least <= int(value) <= most
 
 
 def flag(value: Any, what: str) -> bool:
-    """True or False, nothing that merely counts as one of them."""
+    """Returns True or False and refuses all other values."""
     if not isinstance(value, bool | np.bool_):
         raise ProblemError(f"{what} must be True or False, got {value!r}.")
     return bool(value)
@@ -199,7 +200,7 @@ def check_expressions(expressions: Mapping[str, ca.SX]) -> None:
     """Refuses NaN constants and operations without a translation.
 
     Args:
-        expressions: Columns by what the caller knows them by.
+        expressions: Columns, by their names in error messages.
     """
     if not any(True for _ in _offences(expressions.values())):
         return

@@ -1,4 +1,4 @@
-"""JAX functions as CasADi expressions, so that a problem can be written in either language.
+"""Translation of JAX functions to CasADi, so that a problem can be written in either language.
 
 Reads: a JAX function and the shapes of its arguments.  Produces: a callable on CasADi matrices.
 """
@@ -33,13 +33,14 @@ def from_jax(fn: Callable[..., Any], *shapes: int | Sequence[int]) -> JaxExpress
     u = wm.from_jax(policy, (4,), (2, 4))(x, W)      # x: SX 4x1, W: SX 2x4; u: SX 2x1
     ```
 
-    The function is traced once, in float64 whatever JAX's 64-bit mode is, and read primitive by
-    primitive.  Arrays that it closes over (weights of a network) become constants, and what depends
-    on constants only is evaluated right away.  Translated are: elementwise functions, comparisons,
-    `jnp.where`, constant indices (`x[i]`, `x.at[i].set`, slices), shapes, matrix products,
-    reductions and cumulative sums, `jnp.linalg.solve`, `inv` and `cholesky`, activation functions,
-    `jax.jit`, `jax.vmap` and `jax.grad` inside, `lax.scan` and `lax.fori_loop` (unrolled), and
-    `lax.cond` (both branches are evaluated where the predicate depends on arguments).
+    The function is traced once, in float64 regardless of JAX's 64-bit mode, and translated
+    primitive by primitive.  Arrays that it closes over (weights of a network) become constants, and
+    expressions of constants are evaluated right away.  There are translations of elementwise
+    functions, comparisons, `jnp.where`, constant indices (`x[i]`, `x.at[i].set`, slices), shapes,
+    matrix products, reductions and cumulative sums, `jnp.linalg.solve`, `inv` and `cholesky`,
+    activation functions, `jax.jit`, `jax.vmap` and `jax.grad` inside, `lax.scan` and
+    `lax.fori_loop` (unrolled), and `lax.cond` (both branches are evaluated if the predicate depends
+    on arguments).
 
     Derivatives are CasADi's, of the expression: `jax.custom_jvp` and `jax.custom_vjp` rules are not
     used, and `lax.stop_gradient` does not stop them.  Values are taken to be finite: `jnp.isnan` is
@@ -53,17 +54,17 @@ def from_jax(fn: Callable[..., Any], *shapes: int | Sequence[int]) -> JaxExpress
         A callable with one CasADi matrix per argument: a scalar, a column or a matrix.
 
     Raises:
-        ProblemError: If shapes do not fit, or something cannot be translated; the message names the
-            primitive, the line and what to write instead.
+        ProblemError: If shapes do not fit or a primitive cannot be translated; the message names
+            the primitive, the line and what to write instead.
     """
     return JaxExpression(fn, *shapes)
 
 
 class JaxExpression:
-    """A JAX function in CasADi; call it with SX, MX, DM or numbers.
+    """A JAX function translated to CasADi; call it with SX, MX, DM or numbers.
 
     Attributes:
-        shapes: Of the arguments, as in JAX.
+        shapes: Shapes of the arguments, as in JAX.
         function: The CasADi function; its inputs and outputs are matrices.
     """
 
@@ -74,7 +75,7 @@ class JaxExpression:
         _check_count(fn, self.name, len(shapes))
         symbols = [ca.SX.sym(f"a{i}", *_matrix_shape(s)) for i, s in enumerate(self.shapes)]
         arguments = [Symbolic(_to_flat(m), s) for m, s in zip(symbols, self.shapes, strict=True)]
-        # Folding constants runs small pieces of JAX; a GPU would be a detour.
+        # Folding constants runs small pieces of JAX, which are faster on the host than on a GPU.
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"), _on_host():
             traced = [jax.ShapeDtypeStruct(shape, np.float64) for shape in self.shapes]
             closed, structure = jax.make_jaxpr(fn, return_shape=True)(*traced)
@@ -85,7 +86,7 @@ class JaxExpression:
         self.function = ca.Function("from_jax", symbols, matrices)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Expressions of the outputs, in the pytree that the JAX function returns."""
+        """Returns expressions of the outputs in the pytree that the JAX function returns."""
         if len(arguments) != len(self.shapes):
             raise ProblemError(
                 f"{self.name} takes {len(self.shapes)} arguments, got {len(arguments)}."
@@ -168,12 +169,12 @@ def _by(shape: Sequence[int]) -> str:
 
 
 def _to_flat(matrix: ca.SX) -> ca.SX:
-    """Row-major entries of a matrix."""
+    """The entries of a matrix in row-major order."""
     return ca.vec(matrix.T)
 
 
 def _to_matrix(output: Value | Refused, name: str) -> ca.SX:
-    """The matrix whose row-major entries an output has."""
+    """The matrix with the row-major entries of an output."""
     if isinstance(output, Refused):
         raise ProblemError(output.message)
     if len(output.shape) > _MAX_AXES:

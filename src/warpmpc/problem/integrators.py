@@ -1,8 +1,9 @@
-"""Integrators: continuous dynamics over one interval become equality rows.
+"""Integrators, which turn continuous dynamics over one interval into equality rows.
 
-Reads: ``xdot`` as a function of the state.  Produces: a `Discretisation`, rows that are zero and
-the variables they need beyond states and inputs.  To add an integrator, write a function of an
-`Interval` and enter it in `INTEGRATORS`; tests and the error for unknown names follow the table.
+Reads: ``xdot`` as a function of the state.  Produces: a `Discretisation` with rows that are zero
+and the variables that these rows need beyond states and inputs.  To add an integrator, write a
+function of an `Interval` and enter it in `INTEGRATORS`; tests and the error for unknown names
+follow this table.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import casadi as ca
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """What an integrator gets.
+    """The input of an integrator: dynamics over one interval.
 
     Attributes:
-        xdot: State -> its derivative; inputs and parameters are held over the interval.
+        xdot: Function from a state to its time derivative; inputs and parameters are constant over
+            the interval.
         x: State at the beginning.
         x_next: State at the end.
         dt: Length of the interval.
-        substeps: Steps of equal length to take.
+        substeps: Number of steps of equal length.
     """
 
     xdot: Callable[[ca.SX], ca.SX]
@@ -40,12 +42,12 @@ class Interval:
 
 @dataclass(frozen=True, eq=False)
 class Discretisation:
-    """Dynamics of one interval.
+    """The result of an integrator: rows and variables of one interval.
 
     Attributes:
-        rows: Name -> expressions that are zero, one per state.
-        variables: Name -> new symbols of this interval.
-        guess: Name of a variable -> its initial guess, an expression in x, inputs and parameters.
+        rows: Expressions that are zero, one per state, by name.
+        variables: New symbols of this interval, by name.
+        guess: Initial guesses of these variables by name: expressions in x, inputs and parameters.
     """
 
     rows: dict[str, ca.SX]
@@ -76,7 +78,8 @@ def rk4(interval: Interval) -> Discretisation:
 def implicit_midpoint(interval: Interval) -> Discretisation:
     """The implicit midpoint rule, order 2, A-stable and symplectic.
 
-    One substep needs no variables.  More have the states between them, "substep_1" and so on.
+    One substep needs no variables.  Several substeps have the states between them as variables,
+    "substep_1" and so on.
     """
     n_x, last = interval.x.numel(), interval.substeps
     between = {f"substep_{i}": ca.SX.sym(f"substep_{i}", n_x) for i in range(1, last)}
@@ -91,8 +94,8 @@ def implicit_midpoint(interval: Interval) -> Discretisation:
 def gauss_legendre(interval: Interval) -> Discretisation:
     """Collocation at the two Gauss-Legendre points, order 4, A-stable and symplectic.
 
-    The derivatives at the points are variables: "xdot_1", "xdot_2", two more per further substep.
-    States between substeps are linear in them and need none.
+    The derivatives at the points are variables: "xdot_1", "xdot_2", and two more for each further
+    substep.  States between substeps are linear in them and need no variables.
     """
     h, n_x = interval.step, interval.x.numel()
     shift = math.sqrt(3) / 6

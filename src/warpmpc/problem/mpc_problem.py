@@ -1,11 +1,10 @@
-"""The whole problem: stages over the horizon, equal ones grouped, and where everything stands.
+"""The whole problem: stages over the horizon, groups of equal stages, and offsets of all vectors.
 
-Reads: `Stage` objects.  Produces: `MPCProblem` with groups, offsets of variables, rows and
+Reads: `Stage` objects.  Produces: an `MPCProblem` with groups, offsets of variables, rows and
 parameters, names, defaults and a content hash.
 
-Content of stages as text: equal for stages that one program can evaluate.
-
-Reads: stages and the symbols they share.  Produces: digests for grouping and for caches.
+Stages are equal if one program can evaluate them.  To find this out, digests are made of the
+straight-line programs of their expressions, which contain no names of symbols.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import numpy as np
 
 from warpmpc._errors import ProblemError
 from warpmpc.problem import expressions as ex
-from warpmpc.problem import mpc_problem as fingerprint
 from warpmpc.problem.expressions import ExpressionLike
 from warpmpc.problem.stage import Stage, check_symbols
 
@@ -34,9 +32,9 @@ class StageGroup:
     """Stages that are equal in structure and constants.
 
     Attributes:
-        stage: One of them; its symbols stand for those of all.  Only what enters an iteration is
-            equal: take guesses and row names from `MPCProblem.stages`.
-        ks: Their positions in the horizon, ascending.
+        stage: One stage, whose symbols stand for those of all.  Guesses and row names may differ;
+            take them from `MPCProblem.stages`.
+        ks: Positions of the stages in the horizon, in ascending order.
     """
 
     stage: Stage
@@ -44,27 +42,28 @@ class StageGroup:
 
 
 class MPCProblem:
-    """Minimise the sum of stage costs subject to the constraints of all stages.
+    """An optimal control problem: the sum of stage costs subject to the rows of all stages.
 
     Variables are z_0, ..., z_N; rows are those of stage 0, then stage 1, and so on.  The parameter
     vector is ``[x0 | shared | p_0 | ... | p_N]``.
 
     Attributes:
-        stages: One per node, N + 1 of them; equal nodes may be the same object.
-        x0: SX symbols of what `solve(x0)` gets.
+        stages: The N + 1 stages, one per node; equal nodes may be the same object.
+        x0: SX symbols of the initial state, whose values `solve(x0)` gets.
         shared: SX symbols of the parameters of the whole problem.
-        groups: Equal stages, in the order of their first node.
+        groups: Groups of equal stages, in the order of their first node.
         group_of: Group of each node.
-        z_offset: Where the variables of each node begin; the last entry is their number.
-        g_offset: Where the rows of each node begin, likewise.
-        p_offset: Where the parameters of each node begin in the parameter vector, likewise.
+        z_offset: First variable of each node; the last entry is the number of variables.
+        g_offset: First row of each node; the last entry is the number of rows.
+        p_offset: First parameter of each node in the parameter vector; the last entry is the total.
         full_diagonal: Whether all diagonal entries of the Hessian are structural.
-        defaults: Default of each parameter; NaN where the caller must give a value.
-        names: Name -> rows of z, ``[nodes that have it, size]``.
-        param_names: Name -> rows of the parameter vector, ``[size]`` or ``[nodes, size]``.
-        row_names: Name of each constraint row, of the node that `con_stage` says.
-        x_rows: Rows of z that are states, ``[nodes that have some, n_x]``; None: unknown or uneven.
-        u_rows: Rows of z that are inputs, likewise.
+        defaults: Default of each parameter, NaN if the caller must give a value.
+        names: Rows of z by name, ``[nodes that have it, size]``.
+        param_names: Rows of the parameter vector by name, ``[size]`` or ``[nodes, size]``.
+        row_names: Name of each constraint row within its node, which is in `con_stage`.
+        x_rows: Rows of z that are states, ``[nodes that have some, n_x]``, or None if they are
+            unknown or differ in number.
+        u_rows: Rows of z that are inputs, in the same form.
         var_stage: Node of each variable.
         con_stage: Node of each row.
         hash: Content hash of all of the above.
@@ -84,14 +83,16 @@ class MPCProblem:
         """Checks that the stages fit together.
 
         Args:
-            stages: One per node, the last one without z_next.
-            x0: SX symbols that expressions of all stages may use.
-            shared: SX symbols, likewise.
-            full_diagonal: Store all diagonal entries of the Hessian, zero or not.
-            defaults: One per parameter, NaN for none; or by the names in `param_names`.
-            names: Name -> rows of z; None: "x" and "u" where all stages agree on their sizes.
-            param_names: Name -> rows of the parameter vector; None: "shared", and "p" for the
-                parameters of the nodes ("p_0", "p_1", ... where their sizes differ).
+            stages: One stage per node, the last one without z_next.
+            x0: SX symbols of the initial state, which expressions of all stages may use.
+            shared: SX symbols of further parameters that expressions of all stages may use.
+            full_diagonal: Whether to store all diagonal entries of the Hessian, zero or not.
+            defaults: One default per parameter, NaN for none, or defaults by the names in
+                `param_names`.
+            names: Rows of z by name; None stands for "x" and "u" if all stages agree on their
+                sizes.
+            param_names: Rows of the parameter vector by name; None stands for "shared", and "p" for
+                the parameters of the nodes ("p_0", "p_1", ... if their sizes differ).
         """
         self.stages = _checked_stages(stages)
         self.x0 = ex.symbols(x0, "x0")
@@ -123,7 +124,7 @@ class MPCProblem:
 
     @property
     def horizon(self) -> int:
-        """Number of intervals, N; there is one node more."""
+        """Number N of intervals; there is one node more."""
         return len(self.stages) - 1
 
     @property
@@ -167,41 +168,41 @@ class MPCProblem:
         return np.repeat(np.arange(self.horizon + 1), np.diff(self.g_offset))
 
     def param_rows(self, k: int) -> np.ndarray:
-        """Rows of the parameter vector that node k sees: x0, shared, p_k."""
+        """Rows of the parameter vector that node k uses: x0, shared, p_k."""
         common = np.arange(self.n_x0 + self.n_shared)
         return np.concatenate([common, np.arange(self.p_offset[k], self.p_offset[k + 1])])
 
     @cached_property
     def hash(self) -> str:
-        """Content hash of the whole problem; equal in every process that builds the same one."""
+        """Content hash of the whole problem, equal in every process that builds the same one."""
         guesses: dict[int, str] = {}
         for stage in self.stages:
             if id(stage) not in guesses:
-                function = fingerprint.guess_function(stage, self.x0, self.shared)
-                guesses[id(stage)] = fingerprint.function_digest(function)
+                function = guess_function(stage, self.x0, self.shared)
+                guesses[id(stage)] = function_digest(function)
         tables = (*self.names.values(), *self.param_names.values())
         parts = [
             repr((self.full_diagonal, self.row_names, *self._digests)),
             repr((list(self.names), list(self.param_names))),
             *(guesses[id(stage)] for stage in self.stages),
-            *(fingerprint.array_digest(rows) for rows in tables),
-            fingerprint.array_digest(self.group_of),
-            fingerprint.array_digest(self.defaults),
+            *(array_digest(rows) for rows in tables),
+            array_digest(self.group_of),
+            array_digest(self.defaults),
         ]
-        return fingerprint.digest(parts)
+        return digest(parts)
 
     @cached_property
     def x_rows(self) -> np.ndarray | None:
-        """Rows of z that are states, ``[nodes that have some, n_x]``; None: unknown or uneven."""
+        """Rows of z that are states, ``[nodes that have some, n_x]``; see the class."""
         return self._rows_of([(0, stage.n_x) for stage in self.stages])
 
     @cached_property
     def u_rows(self) -> np.ndarray | None:
-        """Rows of z that are inputs, likewise."""
+        """Rows of z that are inputs, ``[nodes that have some, n_u]``; see the class."""
         return self._rows_of([(stage.n_x or 0, stage.n_u) for stage in self.stages])
 
     def _rows_of(self, parts: Sequence[tuple[int, int | None]]) -> np.ndarray | None:
-        """Rows of (begin, size) in each node."""
+        """Rows of z from (begin, size) in each node."""
         sizes = {size for _, size in parts} - {0}
         if len(sizes) != 1 or None in sizes:
             return None
@@ -251,10 +252,10 @@ class MPCProblem:
 
 
 def default_values(name: str, value: Any, rows: np.ndarray) -> np.ndarray:
-    """Default of a named parameter in the shape of its rows.
+    """The default of a named parameter in the shape of its rows.
 
     Args:
-        name: For errors.
+        name: Name of the parameter, for error messages.
         value: Scalar, one value per entry (for all nodes), or one row per node.
         rows: Rows of the parameter, ``[size]`` or ``[nodes, size]``.
     """
@@ -269,6 +270,20 @@ def default_values(name: str, value: Any, rows: np.ndarray) -> np.ndarray:
             f"shape {' or '.join(map(str, dict.fromkeys([rows.shape[-1:], rows.shape])))}."
         )
     return np.broadcast_to(array, rows.shape)
+
+
+def stage_function(stage: Stage, x0: ca.SX, shared: ca.SX) -> ca.Function:
+    """Function of (z, z_next, x0, shared, p) that returns all expressions of a stage."""
+    inputs = [stage.z, stage.z_next, x0, shared, stage.p]
+    outputs = stage.expressions()
+    names = ["z", "z_next", "x0", "shared", "p"]
+    return ca.Function("stage", inputs, list(outputs.values()), names, list(outputs))
+
+
+def guess_function(stage: Stage, x0: ca.SX, shared: ca.SX) -> ca.Function:
+    """Function of (x0, shared, p, tau) that returns the guess of z."""
+    inputs = [x0, shared, stage.p, stage.tau]
+    return ca.Function("guess", inputs, [stage.guess], ["x0", "shared", "p", "tau"], ["z"])
 
 
 def _numbers(value: Any, what: str) -> np.ndarray:
@@ -308,9 +323,9 @@ def _grouped(
     by_identity: dict[int, str] = {}
     for stage in stages:
         if id(stage) not in by_identity:
-            by_identity[id(stage)] = fingerprint.stage_digest(stage, x0, shared)
+            by_identity[id(stage)] = stage_digest(stage, x0, shared)
     digests = tuple(dict.fromkeys(by_identity.values()))
-    number = {text: i for i, text in enumerate(digests)}
+    number = {found: i for i, found in enumerate(digests)}
     return np.array([number[by_identity[id(stage)]] for stage in stages]), digests
 
 
@@ -333,30 +348,16 @@ def _checked_names(given: Mapping[Any, Any], size: int, what: str, axes: tuple[i
     return names
 
 
-def stage_function(stage: Stage, x0: ca.SX, shared: ca.SX) -> ca.Function:
-    """(z, z_next, x0, shared, p) -> (cost, residual, weight, g, lower, upper, penalties)."""
-    inputs = [stage.z, stage.z_next, x0, shared, stage.p]
-    outputs = stage.expressions()
-    names = ["z", "z_next", "x0", "shared", "p"]
-    return ca.Function("stage", inputs, list(outputs.values()), names, list(outputs))
-
-
-def guess_function(stage: Stage, x0: ca.SX, shared: ca.SX) -> ca.Function:
-    """(x0, shared, p, tau) -> guess of z."""
-    inputs = [x0, shared, stage.p, stage.tau]
-    return ca.Function("guess", inputs, [stage.guess], ["x0", "shared", "p", "tau"], ["z"])
-
-
 def function_digest(function: ca.Function) -> str:
-    """Digest of an SX function: sizes, operations, their operands and constants; no names.
+    """Digest of the sizes, operations, operands and constants of an SX function, without names.
 
-    The program depends on how an expression was built, not on the identity of its symbols.
+    The program depends on how an expression was built, and not on the identity of its symbols.
     """
     shapes = [function.size_in(i) for i in range(function.n_in())]
     patterns = [function.sparsity_out(i).get_triplet() for i in range(function.n_out())]
     sizes = [function.size_out(i) for i in range(function.n_out())]
     codes = ex.operation_codes(function)
-    # How many operands an operation has follows from its code, so they need no separators.
+    # The number of operands of an operation follows from its code, so they need no separators.
     operands: list[int] = []
     for i in range(len(codes)):
         operands += function.instruction_input(i)
@@ -366,7 +367,7 @@ def function_digest(function: ca.Function) -> str:
 
 
 def stage_digest(stage: Stage, x0: ca.SX, shared: ca.SX) -> str:
-    """Digest of all that is evaluated in an iteration; the guess and the row names are not."""
+    """Digest of everything that an iteration evaluates, so without guess and row names."""
     function = stage_function(stage, x0, shared)
     rest = (stage.soft_rows.tolist(), stage.n_x, stage.n_u)
     return digest([function_digest(function), repr(rest)])
@@ -379,7 +380,7 @@ def array_digest(array: np.ndarray) -> str:
 
 
 def digest(parts: Iterable[str]) -> str:
-    """SHA-256 of a sequence of texts."""
+    """SHA-256 of a sequence of strings."""
     total = hashlib.sha256()
     for part in parts:
         total.update(part.encode() + b"\n")

@@ -1,11 +1,10 @@
-"""One stage of an optimal control problem: cost, constraints and soft rows, checked when made.
+"""One stage of an optimal control problem: cost, constraints and soft rows.
 
-Reads: SX symbols and expressions of the user.  Produces: `Stage`, dense SX columns that
+Reads: SX symbols and expressions of the user.  Produces: a `Stage` of dense SX columns, which
 `problem.mpc_problem` strings together over the horizon.
 
-Which symbols the expressions of a stage may use; whose a wrong one is.
-
-Reads: the stages of a problem.  Produces: nothing, or a sentence that names stage and symbol.
+A stage checks itself when it is made.  `check_symbols` then checks for all stages of a problem that
+their expressions use only symbols which they know; its errors name the stage and the symbol.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ class Soft:
     linear penalty keeps a side hard.  An equality may be soft: both directions are penalised.
 
     Attributes:
-        linear: Number or SX expression in parameters, or a pair of them.
-        quadratic: Likewise.
+        linear: Linear penalty: a number or SX expression in parameters, or a pair of them.
+        quadratic: Quadratic penalty in the same form.
     """
 
     linear: Any = 0.0
     quadratic: Any = 0.0
 
     def __post_init__(self) -> None:
-        """Checks shapes and constants; see `columns` for what becomes of them."""
+        """Checks shapes and constants."""
         values = ex.constants(self.columns())
         if np.any(values < 0):
             raise ProblemError(
@@ -58,19 +57,9 @@ class Soft:
         ex.check_expressions({"Soft penalty": self.columns()})
 
     def columns(self) -> ca.SX:
-        """Linear lower, linear upper, quadratic lower, quadratic upper."""
+        """The penalties as a column: linear lower and upper, quadratic lower and upper."""
         pairs = ((self.linear, "linear"), (self.quadratic, "quadratic"))
         return ca.vertcat(*(_pair(value, f"Soft.{name}") for value, name in pairs))
-
-
-def _pair(value: Any, what: str) -> ca.SX:
-    if isinstance(value, list | tuple):
-        if len(value) != 2:
-            raise ProblemError(
-                f"{what} must be one value or a pair (lower, upper), got {len(value)} values."
-            )
-        return ca.vertcat(*(ex.scalar(entry, what) for entry in value))
-    return ca.repmat(ex.scalar(value, what), 2, 1)
 
 
 class Stage:
@@ -78,24 +67,25 @@ class Stage:
 
     The cost is ``cost + 1/2 sum(weight * residual**2)``, the constraints are
     ``lower <= g <= upper``.  Expressions may use z, z_next, p, and the symbols `x0` and `shared` of
-    the `MPCProblem`.  All attributes that hold expressions are dense SX columns, empty ones 0x1.
+    the `MPCProblem`.  All attributes that hold expressions are dense SX columns; empty ones have
+    the shape 0x1.
 
     Attributes:
         z: Variables of this node.
         z_next: Variables of the next node; empty at the last one.
         p: Parameters of this node.
         cost: Expression part of the cost, 1x1.
-        residual: Residuals; their Hessian is the Gauss-Newton one.
-        weight: One per residual; a function of parameters only.
+        residual: Residuals, whose Hessian is the Gauss-Newton one.
+        weight: Weight of each residual, a function of parameters only.
         g: Constraint functions.
         lower: Lower bounds, -inf where absent.  They may depend on parameters and, as data that is
             never differentiated, on variables.
-        upper: Upper bounds, likewise.
+        upper: Upper bounds, inf where absent, with the same dependence.
         soft_rows: Rows of g that are soft, ascending.
         penalties: One row per soft row: linear lower, linear upper, quadratic lower, quadratic
             upper; see `Soft`.
-        n_x: The first n_x entries of z are states; None: not said.
-        n_u: The next n_u entries are inputs; None: not said.
+        n_x: Number of states, which are the first entries of z, or None if it is unknown.
+        n_u: Number of inputs, which are the next entries of z, or None if it is unknown.
         guess: Initial guess of z from x0, shared, p and tau.
         tau: Symbol for k/N in the guess.
         row_names: One name per row of g.
@@ -123,21 +113,21 @@ class Stage:
         """Checks everything that one stage shows by itself.
 
         Args:
-            z: SX symbols, at least one.
-            z_next: SX symbols; None at the last stage.
-            p: SX symbols.
+            z: SX symbols of the variables, at least one.
+            z_next: SX symbols of the variables of the next stage; None at the last stage.
+            p: SX symbols of the parameters of the node.
             cost: Scalar expression.
             g: Column of expressions.
-            lower: Scalar or one per row of g; None: absent.
-            upper: Scalar or one per row of g; None: absent.
+            lower: Lower bound: a scalar or one per row of g, or None if there is none.
+            upper: Upper bound: a scalar or one per row of g, or None if there is none.
             residual: Column of expressions.
-            weight: Scalar or one per residual; None: 1.
-            soft: Row of g -> `Soft`.
+            weight: Weight of the residuals: a scalar or one per row; None stands for 1.
+            soft: Penalties of soft rows: a dict from rows of g to `Soft`.
             n_x: Number of states in z.
-            n_u: Number of inputs in z; None: all that are not states, if n_x is given.
-            guess: Column as long as z; None: zeros.
+            n_u: Number of inputs in z; None stands for all that are not states, if n_x is given.
+            guess: Initial guess of z, a column as long as z; None stands for zeros.
             tau: Scalar SX symbol that `guess` uses for k/N.
-            row_names: Distinct names of the rows of g; None: "g[0]", "g[1]", ...
+            row_names: Distinct names of the rows of g; None stands for "g[0]", "g[1]", ...
         """
         self.z = ex.symbols(z, "z")
         self.z_next = ex.symbols(z_next, "z_next")
@@ -161,16 +151,16 @@ class Stage:
 
     @property
     def n_z(self) -> int:
-        """Variables of this node."""
+        """Number of variables of this node."""
         return self.z.numel()
 
     @property
     def n_g(self) -> int:
-        """Constraint rows."""
+        """Number of constraint rows."""
         return self.g.numel()
 
     def expressions(self) -> dict[str, ca.SX]:
-        """All that is evaluated in an iteration, by name; the guess is not among it."""
+        """All expressions that an iteration evaluates, by name; the guess is not one of them."""
         return {
             "cost": self.cost,
             "residual": self.residual,
@@ -230,7 +220,7 @@ class Stage:
             )
 
     def _check_penalties(self, bounds: np.ndarray) -> None:
-        """A side with a bound and no penalty would be no constraint at all."""
+        """Refuses a side that has a bound and no penalty, which would be no constraint."""
         values = ex.constants(ca.vec(self.penalties)).reshape(-1, 4, order="F")
         for row, (linear, quadratic) in zip(self.soft_rows, values.reshape(-1, 2, 2), strict=True):
             free = (linear == 0) & (quadratic == 0) & ~np.isinf(bounds[row])
@@ -242,8 +232,37 @@ class Stage:
                 )
 
 
+def check_symbols(stages: Sequence[Stage], x0: ca.SX, shared: ca.SX) -> None:
+    """Refuses symbols that a stage does not know.
+
+    A stage knows its own z, z_next and p, and the x0 and shared of the problem; its guess knows p,
+    x0, shared and tau.
+    """
+    ex.check_disjoint({"x0": x0, "shared": shared})
+    seen: set[int] = set()
+    for k, stage in enumerate(stages):
+        if id(stage) in seen:
+            continue
+        seen.add(id(stage))
+        for what, common in (("x0", x0), ("shared", shared)):
+            own = {"z": stage.z, "z_next": stage.z_next, "p": stage.p, "tau": stage.tau}
+            for name, column in own.items():
+                ex.check_disjoint({f"{name} of stage {k}": column, what: common})
+        _check_stage(k, stages, x0, shared)
+
+
+def _pair(value: Any, what: str) -> ca.SX:
+    if isinstance(value, list | tuple):
+        if len(value) != 2:
+            raise ProblemError(
+                f"{what} must be one value or a pair (lower, upper), got {len(value)} values."
+            )
+        return ca.vertcat(*(ex.scalar(entry, what) for entry in value))
+    return ca.repmat(ex.scalar(value, what), 2, 1)
+
+
 def _split(n_x: Any, n_u: Any, n_z: int) -> tuple[int | None, int | None]:
-    """Numbers of states and inputs."""
+    """Checked numbers of states and inputs."""
     if n_x is None and n_u is not None:
         raise ProblemError("n_u is given without n_x; inputs stand after the states, so give both.")
     if n_x is None:
@@ -326,25 +345,6 @@ def _soft_rows(soft: Any, n_g: int) -> tuple[np.ndarray, ca.SX]:
     return np.array(rows, dtype=np.int64), ca.densify(ca.vertcat(ca.SX(0, 4), *penalties))
 
 
-def check_symbols(stages: Sequence[Stage], x0: ca.SX, shared: ca.SX) -> None:
-    """Refuses symbols that a stage does not know.
-
-    A stage knows its own z, z_next and p, and the x0 and shared of the problem; its guess knows p,
-    x0, shared and tau.
-    """
-    ex.check_disjoint({"x0": x0, "shared": shared})
-    seen: set[int] = set()
-    for k, stage in enumerate(stages):
-        if id(stage) in seen:
-            continue
-        seen.add(id(stage))
-        for what, common in (("x0", x0), ("shared", shared)):
-            own = {"z": stage.z, "z_next": stage.z_next, "p": stage.p, "tau": stage.tau}
-            for name, column in own.items():
-                ex.check_disjoint({f"{name} of stage {k}": column, what: common})
-        _check_stage(k, stages, x0, shared)
-
-
 def _check_stage(k: int, stages: Sequence[Stage], x0: ca.SX, shared: ca.SX) -> None:
     stage = stages[k]
     common = ca.vertcat(x0, shared, stage.p)
@@ -364,7 +364,7 @@ def _check_expression(
 
 
 def _whose(key: int, name: str, k: int, stages: Sequence[Stage]) -> str:
-    """What an unknown symbol is, and what to do about it."""
+    """The origin of an unknown symbol, and what to do about it."""
     nearest = sorted(range(len(stages)), key=lambda j: abs(j - k))
     owner = next((j for j in nearest if key in ex.symbol_keys(stages[j].z)), None)
     if owner == k + 1:

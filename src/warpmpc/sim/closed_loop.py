@@ -1,6 +1,6 @@
-"""One step of a closed loop, and the scan over its steps: one program on the device.
+"""One step of a closed loop, and the scan over all steps as one program on the device.
 
-Reads: a solver and functions of the caller.  Produces: what `Rollout` holds.
+Reads: a solver and functions of the caller.  Produces: the arrays of a `Rollout`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SCALARS = ("status", "iterations", "cost", "violation", "theta", "step_length", 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class LoopState:
-    """What one step hands to the next, batch-first.
+    """The data that one step hands to the next one, batch-first.
 
     Attributes:
         x: States.
-        warm_start: Of the next solve.
-        fresh: Instances that have no past: they start from the guess of the problem.
+        warm_start: Warm start of the next solve.
+        fresh: Whether an instance has no past, so that it starts from the guess of the problem.
     """
 
     x: jax.Array
@@ -44,13 +44,14 @@ class ClosedLoop:
     """The fixed parts of a closed loop; equal ones share their compiled program.
 
     Attributes:
-        solver: Of the inputs.
-        simulate: Next states from states and inputs.
+        solver: Solver that computes the inputs.
+        simulate: Function from states and inputs to the next states.
         method: "solve" or "step".
         shift: Whether warm starts move by one node.
-        params: Function of the step for the solver's parameters; None: they are data.
-        disturbance: Added to the next states.
-        resets: Which instances begin anew, and where.
+        params: Function from the number of the step to the parameters of the solver, or None if
+            they are data.
+        disturbance: Function whose result is added to the next states.
+        resets: Function that says which instances begin anew, and at which states.
         record: Attributes of the solutions that are kept beside `SCALARS`.
     """
 
@@ -72,11 +73,11 @@ class ClosedLoop:
         return self.solver.cold_start(self.solver.z_guess(x, self.parameters(given, x, t)))
 
     def step(self, data: Any, state: LoopState, t: jax.Array) -> tuple[LoopState, dict[str, Any]]:
-        """Solve, simulate, disturb, reset.
+        """Solves, simulates, disturbs and resets.
 
         Args:
-            data: Parameters of the solver, of the simulator, and the random key.
-            state: Of the instances.
+            data: Parameters of the solver, parameters of the simulator, and the random key.
+            state: State of the instances.
             t: Number of the step.
         """
         given, plant, key = data
@@ -99,7 +100,7 @@ class ClosedLoop:
         return LoopState(after, self.solver.shift(warm) if self.shift else warm, fresh), seen
 
     def _start(self, state: LoopState, guess: MPCWarmStart) -> MPCWarmStart:
-        """Warm starts; the guess where there is no past, or where it is not finite."""
+        """Warm starts, with the guess for instances whose past does not exist or is not finite."""
         leaves = jax.tree.leaves(state.warm_start)
         finite = jnp.stack([jnp.isfinite(leaf).all(axis=1) for leaf in leaves]).all(axis=0)
         fresh = (state.fresh | ~finite)[:, None]
@@ -135,23 +136,23 @@ def run(
 
 @jax.jit
 def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Results of consecutive runs as those of one."""
+    """Joins the results of consecutive runs."""
     return jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *parts)
 
 
 def call(function: Function, *positional: Any, **offered: Any) -> Any:
-    """Calls a function of the caller with those of the offered arguments that it names."""
+    """Calls a function with those of the offered arguments that its signature names."""
     return function(*positional, **{name: offered[name] for name in taken(function, offered)})
 
 
 def taken(function: Function, offered: Iterable[str]) -> list[str]:
-    """Which of the offered arguments a function names."""
+    """The offered arguments that the signature of a function names."""
     parameters = inspect.signature(function).parameters
     return [name for name in offered if name in parameters]
 
 
 def _check_like(array: Any, x: jax.Array, name: str) -> None:
-    """The scan needs states that keep shape and dtype."""
+    """Refuses states of another shape or dtype, which the scan cannot carry."""
     if not hasattr(array, "dtype") or (array.shape, array.dtype) != (x.shape, x.dtype):
         found = f"{getattr(array, 'dtype', type(array).__name__)}{list(jnp.shape(array))}"
         raise ProblemError(

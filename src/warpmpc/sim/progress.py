@@ -1,4 +1,4 @@
-"""How far a long closed loop has come: a bar on a terminal, or a function of the caller."""
+"""Progress of a long closed loop, shown as a bar on a terminal or by a function of the caller."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _WIDTH = 24
 
 
 def bar(done: int, total: int) -> str:
-    """A bar and the numbers it stands for."""
+    """A bar, and the numbers of steps that it stands for."""
     filled = _WIDTH * done // max(total, 1)
     return f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {done}/{total}"
 
 
 class ProgressBar:
-    """Draws a bar on a terminal, and takes it away when the work is done; silent elsewhere."""
+    """Draws a bar on a terminal and removes it at the end; it writes nothing elsewhere."""
 
     def __init__(self, stream: TextIO | None = None):
         """Writes to stderr unless told otherwise."""
@@ -34,6 +34,6 @@ class ProgressBar:
 
 
 def chunk_length(steps: int, reports: int = 20) -> int:
-    """Steps between two reports: the same for all, so that one program serves them all."""
+    """Number of steps between two reports, which is constant so that one program serves all."""
     most = max(steps // reports, 1)
     return max(length for length in range(1, most + 1) if steps % length == 0)

@@ -1,7 +1,7 @@
 """`rollout`: a solver in closed loop with a simulated system, for a whole batch at once.
 
-Checks what a caller can get wrong, and runs the steps as one program or, for a progress bar, in
-equal parts.
+The arguments of the caller are checked first.  Then the steps run as one program or, with a
+progress bar, in equal parts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from warpmpc.sim.progress import ProgressBar, Report, chunk_length
 from warpmpc.sim.types import Controller, Rollout
 
 METHODS = ("solve", "step")
-# How functions of the caller are called: arguments by position, then those that they may name.
+# For each function of the caller: the number of positional arguments, then those it may name.
 ARGUMENTS = {
     "simulate": (2, ("t", "key", "plant")),
     "params": (1, ("x",)),
@@ -61,18 +61,18 @@ def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments ar
     result.success_rate(lambda x, u: jnp.abs(x[-1, 0]) < 0.1)
     ```
 
-    Each step solves from the last solution, moved by one node; applies the first input; adds the
-    disturbance; and resets instances.  The functions are JAX functions of whole batches
-    (``[batch, n]``).  Their arguments are found by the names below, where `t` is the number of the
-    step and `key` a random key of their own; what a function does not need it may leave out, apart
-    from x and u of `simulate`, t of `params` and x of `resets`.  Instances do not see each other:
-    one whose state is not finite stays alone with it.  The result is differentiable where the
-    solver and the functions are; memory grows with the number of steps then.
+    Each step solves from the last solution, moved by one node, applies the first input, adds the
+    disturbance, and resets instances.  The functions are JAX functions of whole batches
+    (``[batch, n]``).  They get their arguments by the names below, where `t` is the number of the
+    step and `key` a random key for this function and step.  A function may leave out arguments that
+    it does not need, apart from x and u of `simulate`, t of `params` and x of `resets`.  Instances
+    do not influence each other, even if the state of one is not finite.  The result is
+    differentiable if the solver and the functions are; memory then grows with the number of steps.
 
     States that are spread over devices along the batch stay so, and so do all results.
 
-    The program is compiled once for the same solver, functions and number of steps: pass the same
-    function objects, and numbers that change as `params`, `plant` or `x0`.
+    The program is compiled once for the same solver, functions and number of steps.  Therefore pass
+    the same function objects again, and pass values that change as `params`, `plant` or `x0`.
 
     Args:
         solver: An `MPCSolver`.
@@ -82,18 +82,19 @@ def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments ar
         params: Parameters of the solver, constant over time, or a function ``params(t, x)`` that
             returns them (references that change with time).
         plant: Parameters of the simulated system, any pytree of arrays; handed to `simulate`.
-        disturbance: ``disturbance(key, x, u, t)``: added to the next states.
-        resets: ``resets(x, t, key)``: which instances begin anew ``[batch]``, and their new states
-            ``[batch, n_x]``; their solver starts from its guess.
-        key: For functions that take one.
-        warm_start: Where the first step starts, such as `Rollout.warm_start`; None: the guess.
-        method: "solve", or "step": one SQP iteration per step (real-time iteration).
-        shift: Whether warm starts move by one node, as is right where a step simulates one interval
+        disturbance: ``disturbance(key, x, u, t)``, whose result is added to the next states.
+        resets: ``resets(x, t, key)`` returns which instances begin anew, ``[batch]``, and new
+            states, ``[batch, n_x]``; the solver starts from its guess for them.
+        key: Random key for the functions that take one.
+        warm_start: Start of the first step, such as `Rollout.warm_start`; None stands for the
+            guess.
+        method: "solve", or "step" for one SQP iteration per step (real-time iteration).
+        shift: Whether warm starts move by one node, as is right if a step simulates one interval
             of the horizon.
-        start: Number of the first step; not 0 to go on after another rollout.
+        start: Number of the first step; a rollout that continues another one begins later than 0.
         record: Attributes of the solutions to keep for every step, such as "z" or "kkt_residual".
         progress: True for a bar on a terminal, or a function of (steps done, steps); the host then
-            waits a few times.  Without effect inside of `jax.jit` and `jax.grad`.
+            waits a few times.  It has no effect inside `jax.jit` and `jax.grad`.
     """
     _check_steps(steps, "steps", 1)
     _check_steps(start, "start", 0)
@@ -141,9 +142,9 @@ def _begin(loop: ClosedLoop, data: Any, x0: Any, warm_start: Any, start: int) ->
         )
     x = check_array(x0, "x0", x0.shape[1], loop.solver.dtype)
     if warm_start is None:
-        # Zeros that are replaced by the guess in the first step: its program has the guess anyway.
+        # The first step replaces these zeros by the guess, which its program computes anyway.
         shapes = jax.eval_shape(loop.guess, data[0], x, jnp.int32(start))
-        # Where the states are spread over devices they are, too.
+        # If the states are spread over devices, the warm starts are as well.
         where: dict[str, Any] = {"device": x.sharding} if is_sharded(x) else {}
         warm = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype, **where), shapes)
         return LoopState(x, warm, jnp.ones(x.shape[0], dtype=bool))
@@ -165,7 +166,7 @@ def _check_steps(value: Any, name: str, least: int) -> None:
 
 
 def _check_function(name: str, function: Any, key: Any) -> None:
-    """A function that can be called as promised, and whose program can be found again."""
+    """Refuses a function that cannot be called as documented or that has no hash."""
     if not callable(function):
         raise ProblemError(f"{name} must be a function, got {type(function).__name__}.")
     try:

@@ -1,4 +1,4 @@
-"""What a closed loop needs from a solver, and what it returns."""
+"""The interface of a solver in a closed loop, and the result of a closed loop."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Controller(Protocol):
     dtype: str
 
     def solve(self, x0: jax.Array, params: Any, warm_start: MPCWarmStart) -> Any:
-        """A solution with `u`, `warm_start`, `status`, `cost` and the like."""
+        """Returns a solution with `u`, `warm_start`, `status`, `cost` and so on."""
         ...
 
     def step(self, z: jax.Array, params: Any, state: Any, *, x0: jax.Array) -> tuple[Any, Any]:
-        """One iteration: a solution, and the state for the next one."""
+        """Does one iteration and returns a solution and the state for the next one."""
         ...
 
     def z_guess(self, x0: jax.Array, params: Any) -> jax.Array:
-        """Where an instance starts that has no past."""
+        """The trajectory at which an instance without a past starts."""
         ...
 
     def cold_start(self, z: jax.Array) -> MPCWarmStart:
@@ -48,18 +48,18 @@ class Rollout:
     """A batch of closed loops, ``[batch, steps]`` each unless said otherwise.
 
     Attributes:
-        x: States ``[batch, steps + 1, n_x]``; where an instance was reset, the new ones.
+        x: States ``[batch, steps + 1, n_x]``; after a reset the new ones.
         u: Inputs of the solver ``[batch, steps, n_u]``.
         status: `MPCStatus` of every solve.
-        iterations: SQP iterations.
-        cost: Of the planned trajectory.
+        iterations: Number of SQP iterations.
+        cost: Cost of the planned trajectory.
         violation: Largest violation of a row by the planned trajectory.
         theta: Violation measure of the line search.
-        step_length: Last step length.
-        accepted: Whether the line search accepted it.
+        step_length: Last step length of the solve.
+        accepted: Whether the line search accepted the last step length.
         reset: Whether the instance was reset after the step.
         recorded: Other attributes of the solutions, by name, ``[batch, steps, ...]``.
-        warm_start: For the next step, ``[batch, ...]``.
+        warm_start: Warm start for the next step, ``[batch, ...]``.
     """
 
     x: jax.Array
@@ -82,15 +82,15 @@ class Rollout:
 
     @property
     def max_violation(self) -> jax.Array:
-        """Largest violation of any plan, ``[batch]``; infinite where one is not a number."""
+        """Largest violation of any plan, ``[batch]``; infinite if one of them is NaN."""
         return jnp.where(jnp.isnan(self.violation), jnp.inf, self.violation).max(axis=1)
 
     def success(self, predicate: Predicate) -> jax.Array:
-        """Which instances are finite and do what is asked, ``[batch]``.
+        """Whether an instance is finite and satisfies a predicate, ``[batch]``.
 
         Args:
-            predicate: ``predicate(x, u)`` of one instance: x ``[steps + 1, n_x]``,
-                u ``[steps, n_u]``; true or false.
+            predicate: ``predicate(x, u)`` returns one boolean for the states ``[steps + 1, n_x]``
+                and inputs ``[steps, n_u]`` of one instance.
         """
         found = jax.vmap(predicate)(self.x, self.u)
         if jnp.result_type(found) != np.dtype(bool) or found.shape != self.status.shape[:1]:
@@ -102,11 +102,11 @@ class Rollout:
         return found & self.finite
 
     def success_rate(self, predicate: Predicate) -> jax.Array:
-        """Fraction of instances that are finite and do what is asked."""
+        """Fraction of instances that are finite and satisfy a predicate."""
         return self.success(predicate).mean()
 
     def status_fractions(self) -> dict[str, float]:
-        """Fraction of all solves per outcome; outcomes that do not occur are left out."""
+        """Fraction of all solves per status; statuses that do not occur are left out."""
         values, counts = np.unique(np.asarray(self.status), return_counts=True)
         total = counts.sum()
         return {

@@ -1,11 +1,10 @@
-"""Symbolic LDL': elimination tree, pattern of L, and the list of elimination steps.
+"""Symbolic LDL': elimination tree, pattern of L, elimination steps, and stored order.
 
-Reads: the upper pattern of K and a permutation.  Produces: `Elimination`, everything a numerical
-engine has to know about where numbers go (Davis, "Direct Methods for Sparse Linear Systems", 4).
+Reads: the upper pattern of K and a permutation.  Produces: an `Elimination`, which tells a
+numerical engine where every value goes (Davis, "Direct Methods for Sparse Linear Systems", 4).
 
-Storage order: how a loop over an elimination keeps its nodes and the values of K.
-
-Nodes stand in elimination order, so that a kernel walks memory forward and backward.
+A `StoredElimination` adds the order in which a loop keeps its nodes and the values of K.  Nodes
+stand in elimination order, so that a kernel walks through memory forward and backward.
 """
 
 from __future__ import annotations
@@ -16,81 +15,6 @@ from functools import cached_property
 import numpy as np
 
 from warpmpc.symbolic.pattern import IntArray, SparsePattern
-
-
-def elimination_tree(K_pattern: SparsePattern) -> IntArray:
-    """Parent of each column of L in the elimination tree of an upper triangle; -1 at roots."""
-    n = K_pattern.n_cols
-    parent, ancestor = [-1] * n, [-1] * n
-    rows, ptr = K_pattern.row_idx.tolist(), K_pattern.col_ptr.tolist()
-    for col in range(n):
-        for node in rows[ptr[col] : ptr[col + 1]]:
-            while node != -1 and node < col:
-                up = ancestor[node]
-                ancestor[node] = col  # path compression
-                if up == -1:
-                    parent[node] = col
-                node = up
-    return np.array(parent, dtype=np.int32)
-
-
-def postorder(parent: IntArray) -> IntArray:
-    """Nodes of a forest such that every subtree is one block, the largest child subtree first.
-
-    Small subtrees then stand right before their parent, which keeps short the time between the
-    computation of a value and its last use.
-    """
-    n = parent.size
-    size = [1] * n
-    children: list[list[int]] = [[] for _ in range(n)]
-    roots: list[int] = []
-    for node, up in enumerate(parent.tolist()):  # children come before parents
-        if up < 0:
-            roots.append(node)
-        else:
-            size[up] += size[node]
-            children[up].append(node)
-    order: list[int] = []
-    stack = roots[::-1]
-    while stack:
-        node = stack.pop()
-        if node < 0:
-            order.append(~node)
-            continue
-        stack.append(~node)
-        stack.extend(sorted(children[node], key=lambda child: (size[child], -child)))
-    return np.array(order, dtype=np.int32)
-
-
-def fill_pattern(K_pattern: SparsePattern, parent: IntArray) -> SparsePattern:
-    """Strictly lower pattern of L: row by row, the paths from the entries of K up the tree."""
-    n = K_pattern.n_cols
-    rows, ptr, up = K_pattern.row_idx.tolist(), K_pattern.col_ptr.tolist(), parent.tolist()
-    seen = [-1] * n
-    L_rows: list[int] = []
-    L_cols: list[int] = []
-    for row in range(n):
-        seen[row] = row
-        for col in rows[ptr[row] : ptr[row + 1]]:
-            while seen[col] != row:
-                seen[col] = row
-                L_rows.append(row)
-                L_cols.append(col)
-                col = up[col]
-    return SparsePattern.from_coo(np.array(L_rows), np.array(L_cols), (n, n))
-
-
-@dataclass(frozen=True, eq=False)
-class UpdateList:
-    """All multiply-adds of a factorisation, grouped by the entry of L they change.
-
-    Entry ``t`` of L receives ``-= L[left[s]] * L[right[s]]`` (left not yet divided by its pivot)
-    for ``s`` in ``ptr[t]:ptr[t + 1]``, in ascending order of the eliminated column.
-    """
-
-    ptr: IntArray
-    left: IntArray
-    right: IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +58,7 @@ class Elimination:
         L, counts = self.L_pattern, self.L_pattern.col_counts
         parts: list[tuple[IntArray, IntArray, IntArray]] = []
         for width in np.unique(counts[counts > 1]):
-            # Columns of equal count at once: all pairs of their entries.
+            # All pairs of entries, for all columns with this number of entries at once.
             first = L.col_ptr[:-1][counts == width][:, None].astype(np.int64)
             low, high = np.triu_indices(width, k=1)
             right, left = (first + low).ravel(), (first + high).ravel()
@@ -145,7 +69,7 @@ class Elimination:
             return UpdateList(np.zeros(self.nnz_L + 1, dtype=np.int64), empty, empty)
         target, left, right = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         # Positions in L ascend with the eliminated column, so sorting by `left` inside a target
-        # fixes the order of summation whatever the schedule does later.
+        # fixes the order of summation for every schedule.
         by_target = np.lexsort((left, target))
         ptr = np.searchsorted(target[by_target], np.arange(self.nnz_L + 1))
         return UpdateList(ptr, left[by_target].astype(np.int32), right[by_target].astype(np.int32))
@@ -167,6 +91,19 @@ class Elimination:
         }
 
 
+@dataclass(frozen=True, eq=False)
+class UpdateList:
+    """All multiply-adds of a factorisation, grouped by the entry of L they change.
+
+    Entry ``t`` of L receives ``-= L[left[s]] * L[right[s]]`` (left not yet divided by its pivot)
+    for ``s`` in ``ptr[t]:ptr[t + 1]``, in ascending order of the eliminated column.
+    """
+
+    ptr: IntArray
+    left: IntArray
+    right: IntArray
+
+
 def eliminate(K_pattern: SparsePattern, perm: IntArray) -> Elimination:
     """Analyses the pattern (upper triangle, full diagonal) under a permutation."""
     permuted, source = K_pattern.permute_symmetric(perm)
@@ -186,11 +123,11 @@ def eliminate(K_pattern: SparsePattern, perm: IntArray) -> Elimination:
 
 @dataclass(frozen=True, eq=False)
 class StoredElimination:
-    """An elimination and the order in which its numbers are kept.
+    """An elimination and the order in which kernels store its values.
 
     Attributes:
-        elimination: In the order of K.
-        K_order: Position in the upper triangle of K of each value.
+        elimination: The elimination in the order of K.
+        K_order: Position in the upper triangle of K of each stored value.
     """
 
     elimination: Elimination
@@ -213,18 +150,18 @@ class StoredElimination:
 
     @cached_property
     def value_of(self) -> IntArray:
-        """Position in program order of each value of the upper triangle of K."""
+        """Position in stored order of each value of the upper triangle of K."""
         position = np.empty(self.K_order.size, dtype=np.int32)
         position[self.K_order] = np.arange(self.K_order.size)
         return position
 
     @property
     def diagonals(self) -> IntArray:
-        """Where the diagonal of each node stands among the values."""
+        """Position of the diagonal of each node among the stored values."""
         return self.value_of[self.elimination.K_to_D]
 
     def in_program_order(self) -> Elimination:
-        """The same elimination for values of K and nodes that are already in program order."""
+        """The same elimination for values of K and nodes that are already in stored order."""
         given = self.elimination
         source = np.append(self.value_of, -1)
         return Elimination(
@@ -238,12 +175,16 @@ class StoredElimination:
 
 
 def product_terms(program: StoredElimination, n_vars: int) -> tuple[IntArray, IntArray]:
-    """Tables for products with P, A and A' from the values of K in program order.
+    """Tables for products with P, A and A' from the values of K in stored order.
+
+    Args:
+        program: The elimination in stored order.
+        n_vars: Number of variables.
 
     Returns:
-        nodes: Rows of (begin, split, end, is_row): the terms of a node.  Those of a variable
-            are P x (from `begin`, the diagonal is P + sigma) and A'y (from `split`); those of a row
-            are all A x.
+        nodes: Rows of (begin, split, end, is_row), which point to the terms of a node.  A variable
+            has the terms of P x from `begin` on, where its diagonal is P + sigma, and those of A'y
+            from `split` on.  All terms of a row belong to A x.
         terms: Rows of (value of K, node).
     """
     K, n = program.elimination.K_pattern, program.n_nodes
@@ -264,3 +205,65 @@ def product_terms(program: StoredElimination, n_vars: int) -> tuple[IntArray, In
     nodes = np.stack([begin, split, end, is_row], axis=1)
     terms = np.stack([value, node_of[other]], axis=1)[by_node]
     return nodes.astype(np.int32), terms.astype(np.int32)
+
+
+def elimination_tree(K_pattern: SparsePattern) -> IntArray:
+    """Parent of each column of L in the elimination tree of an upper triangle, -1 at roots."""
+    n = K_pattern.n_cols
+    parent, ancestor = [-1] * n, [-1] * n
+    rows, ptr = K_pattern.row_idx.tolist(), K_pattern.col_ptr.tolist()
+    for col in range(n):
+        for node in rows[ptr[col] : ptr[col + 1]]:
+            while node != -1 and node < col:
+                up = ancestor[node]
+                ancestor[node] = col  # path compression
+                if up == -1:
+                    parent[node] = col
+                node = up
+    return np.array(parent, dtype=np.int32)
+
+
+def postorder(parent: IntArray) -> IntArray:
+    """Orders a forest so that every subtree is one block, with the largest child subtree first.
+
+    Small subtrees then stand right before their parent, which keeps short the time between the
+    computation of a value and its last use.
+    """
+    n = parent.size
+    size = [1] * n
+    children: list[list[int]] = [[] for _ in range(n)]
+    roots: list[int] = []
+    for node, up in enumerate(parent.tolist()):  # children come before parents
+        if up < 0:
+            roots.append(node)
+        else:
+            size[up] += size[node]
+            children[up].append(node)
+    order: list[int] = []
+    stack = roots[::-1]
+    while stack:
+        node = stack.pop()
+        if node < 0:
+            order.append(~node)
+            continue
+        stack.append(~node)
+        stack.extend(sorted(children[node], key=lambda child: (size[child], -child)))
+    return np.array(order, dtype=np.int32)
+
+
+def fill_pattern(K_pattern: SparsePattern, parent: IntArray) -> SparsePattern:
+    """Strictly lower pattern of L: each row has the paths from the entries of K up the tree."""
+    n = K_pattern.n_cols
+    rows, ptr, up = K_pattern.row_idx.tolist(), K_pattern.col_ptr.tolist(), parent.tolist()
+    seen = [-1] * n
+    L_rows: list[int] = []
+    L_cols: list[int] = []
+    for row in range(n):
+        seen[row] = row
+        for col in rows[ptr[row] : ptr[row + 1]]:
+            while seen[col] != row:
+                seen[col] = row
+                L_rows.append(row)
+                L_cols.append(col)
+                col = up[col]
+    return SparsePattern.from_coo(np.array(L_rows), np.array(L_cols), (n, n))

@@ -1,14 +1,13 @@
-"""Orderings of KKT matrices that keep their digits in float32.
+"""Orderings of KKT matrices that keep their digits in float32, and trials of orderings.
 
-A variable without a weight of its own has sigma (1e-6) on the diagonal.  Taken as a pivot before
-any row that holds it, it divides by sigma what later has to cancel: five of the seven digits of
-float32 are lost.  After such a row its pivot is sigma + rho a^2.  So light variables wait for their
-rows; rows of simple bounds do not count, they may be free.
+A light variable, one without a weight of its own, has only sigma (1e-6) on the diagonal.  If it is
+eliminated before any row that holds it, entries that have to cancel later are divided by sigma, and
+five of the seven digits of float32 are lost.  After such a row its pivot is sigma + rho a^2.
+Therefore light variables wait for their rows.  Rows of simple bounds do not count, because they may
+be free.
 
-How many digits float32 keeps in an elimination: tried on the host with representative numbers.
-
-Reads: an elimination, and values of a representative QP.  Produces: the error of one solve.
-Pivots are taken in the given order, as kernels do.
+A `RepresentativeSystem` measures on the host how many digits an ordering keeps: it factorises in
+float32, with the pivots in the given order as in the kernels, and compares with a float64 solution.
 """
 
 from __future__ import annotations
@@ -29,9 +28,19 @@ from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.ordering import amd, stagewise
 from warpmpc.symbolic.pattern import IntArray, SparsePattern
 
+# Trials with wider bands would take longer than what they may save.
+_LARGEST_BAND = 500_000
+_N_SIDES = 4  # number of right-hand sides of a trial
+
 
 def safe_stagewise(kkt: KKTPattern, stages: IntArray, light: IntArray) -> IntArray:
-    """Stages in ascending order; inside a stage, light variables wait for all their rows."""
+    """Stagewise ordering in which light variables wait for all their rows.
+
+    Args:
+        kkt: Pattern of K.
+        stages: Stage of each node of K.
+        light: Variables without a weight of their own.
+    """
     rows, holds = holding_rows(kkt)
     after: dict[int, set[int]] = {}
     for i, j in zip(*holds.nonzero(), strict=True):
@@ -41,9 +50,13 @@ def safe_stagewise(kkt: KKTPattern, stages: IntArray, light: IntArray) -> IntArr
 
 
 def safe_amd(kkt: KKTPattern, light: IntArray) -> IntArray:
-    """AMD in which every light variable follows right behind a row that holds it.
+    """AMD ordering in which every light variable follows directly behind a row that holds it.
 
-    Pairs of a largest matching are one node for AMD, and are eliminated row first.
+    AMD sees each pair of a maximum matching as one node, of which the row is eliminated first.
+
+    Args:
+        kkt: Pattern of K.
+        light: Variables without a weight of their own.
     """
     K = kkt.K_pattern
     rows, holds = holding_rows(kkt)
@@ -62,32 +75,18 @@ def safe_amd(kkt: KKTPattern, light: IntArray) -> IntArray:
     return np.lexsort((is_variable, position[node])).astype(np.int32)
 
 
-def holding_rows(kkt: KKTPattern) -> tuple[IntArray, sp.csc_matrix]:
-    """Rows (nodes of K) with more than one entry, and which variables each of them holds."""
-    K, n = kkt.K_pattern, kkt.n_vars
-    entry = (K.row_idx < n) & (K.col_idx >= n)
-    shape = (kkt.n_cons, n)
-    indices = (K.col_idx[entry] - n, K.row_idx[entry])
-    A = sp.csr_matrix((np.ones(entry.sum()), indices), shape=shape)
-    several = np.flatnonzero(np.diff(A.indptr) > 1)
-    return n + several, sp.csc_matrix(A[several])
-
-
-# Wider bands take longer than what a trial may save.
-_LARGEST_BAND = 500_000
-_N_SIDES = 4  # right-hand sides of a trial
-
-
 @dataclass(frozen=True, eq=False)
 class RepresentativeSystem:
-    """K of a representative instance, and right-hand sides that are not.
+    """The matrix K of a representative instance, with random right-hand sides.
 
-    That of an instance hides errors: it may have nothing of what rounding adds.
+    The right-hand side of an instance would hide errors, because it may have no component along
+    those that rounding adds.
 
     Attributes:
         kkt: Pattern of K.
-        values: Of the upper triangle of K, in the order of its pattern.
-        fewer_light: Sets of variables that may wait for their rows, in place of all light ones.
+        values: Values of the upper triangle of K, in the order of its pattern.
+        fewer_light: Smaller sets of variables that may wait for their rows in place of all light
+            ones.
     """
 
     kkt: KKTPattern
@@ -100,7 +99,7 @@ class RepresentativeSystem:
 
     @cached_property
     def _solutions(self) -> np.ndarray:
-        """In float64; NaN if K is singular."""
+        """Solutions in float64; NaN if K is singular."""
         K = self.kkt.K_pattern
         upper = sp.csc_matrix((self.values, K.row_idx, K.col_ptr), K.shape)
         try:
@@ -109,10 +108,10 @@ class RepresentativeSystem:
             return np.full_like(self._sides, np.nan)
 
     def error(self, elimination: Elimination) -> float:
-        """Mean over all variables of the error in float32, relative to the size of each.
+        """Mean over all variables of the float32 error, relative to the size of each variable.
 
-        Single variables may have a large one whatever the order is: those that nothing holds.
-        Infinite where nothing is known: K is singular, float32 overflows, or L is too wide.
+        Single variables that neither cost nor rows determine may have a large error in any order.
+        The mean is infinite if K is singular, if float32 overflows, or if L is too wide.
         """
         place, L = _narrow(elimination.parent), elimination.L_pattern
         width = int((place[L.row_idx] - place[L.col_idx]).max(initial=0)) + 1
@@ -133,14 +132,14 @@ def representative_system(
     sigma: float,
     fewer_light: Sequence[IntArray] = (),
 ) -> RepresentativeSystem:
-    """K of a representative QP.
+    """Assembles K of a representative QP.
 
     Args:
         kkt: Pattern of K.
-        qp: Numbers at a representative point; of P its upper triangle.
-        rho: Of each row.
+        qp: Values at a representative point, with the upper triangle of P.
+        rho: Value of rho for each row.
         sigma: Regularisation of the Hessian.
-        fewer_light: Of `RepresentativeSystem`.
+        fewer_light: Smaller sets of variables that may wait; see `RepresentativeSystem`.
     """
     values = np.zeros(kkt.K_pattern.nnz)
     values[kkt.P_to_K] = qp.P
@@ -150,11 +149,22 @@ def representative_system(
     return RepresentativeSystem(kkt, values, fewer_light)
 
 
+def holding_rows(kkt: KKTPattern) -> tuple[IntArray, sp.csc_matrix]:
+    """Rows (as nodes of K) with more than one entry, and the variables that each of them holds."""
+    K, n = kkt.K_pattern, kkt.n_vars
+    entry = (K.row_idx < n) & (K.col_idx >= n)
+    shape = (kkt.n_cons, n)
+    indices = (K.col_idx[entry] - n, K.row_idx[entry])
+    A = sp.csr_matrix((np.ones(entry.sum()), indices), shape=shape)
+    several = np.flatnonzero(np.diff(A.indptr) > 1)
+    return n + several, sp.csc_matrix(A[several])
+
+
 def _narrow(parent: IntArray) -> IntArray:
-    """New place of each column: far from the root of the elimination tree first.
+    """New place of each column: columns far from the root of the elimination tree come first.
 
     Chains that do not touch are then walked side by side, and L fits into a narrow band.  No column
-    overtakes one that it depends on, so the numbers stay the same.
+    overtakes one that it depends on, so the values stay the same.
     """
     depth = np.zeros(parent.size, dtype=np.int64)
     for column in range(parent.size - 1, -1, -1):  # parents come behind their children
@@ -168,18 +178,18 @@ def _narrow(parent: IntArray) -> IntArray:
 def _solve(
     elimination: Elimination, values: np.ndarray, sides: np.ndarray, place: IntArray
 ) -> np.ndarray:
-    """LDL' and both solves in float32, with columns moved to other places."""
+    """Factorises and solves in float32, with the columns moved to other places."""
     n, L, there = elimination.n, elimination.L_pattern, elimination.K_to_L >= 0
     rows, cols = place[L.row_idx], place[L.col_idx]
-    reach = np.zeros(n, dtype=np.int64)  # how far below the diagonal each column goes
+    reach = np.zeros(n, dtype=np.int64)  # how far each column extends below the diagonal
     np.maximum.at(reach, cols, rows - cols)
     width = int(reach.max(initial=0)) + 1
-    # Row j of the band is column j of L: its pivot, then what is below; zeros behind the last one.
+    # Row j of the band is column j of L: the pivot, then the entries below it, then zeros.
     band = np.zeros((n + width, width), dtype=np.float32)
     band[place, 0] = values[elimination.K_to_D]
     band[cols[there], (rows - cols)[there]] = values[elimination.K_to_L[there]]
     flat = band.reshape(-1)
-    # Entry (j + 1 + a, j + 1 + b) of the matrix stands so far behind the pivot of column j.
+    # Distance of the entry (j + 1 + a, j + 1 + b) of the matrix from the pivot of column j.
     a, b = np.tril_indices(width - 1)
     behind = (b + 1) * width + (a - b)
     for j, size in enumerate(reach.tolist()):

@@ -1,4 +1,4 @@
-"""The KKT matrix of a QP and where its numbers come from.
+"""The KKT matrix of a QP and the origin of its values.
 
 Reads: patterns of P (upper or full) and A.  Produces: the upper pattern of
 K = [[P + sigma I, A'], [A, -1/rho]] and the maps from P_vals, A_vals, sigma and rho into K_vals.

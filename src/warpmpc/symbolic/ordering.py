@@ -1,4 +1,4 @@
-"""Elimination orders: which unknown of K goes first.
+"""Elimination orders of the nodes of K.
 
 Reads: the upper pattern of K, optionally a stage label per node.  Produces: ``perm`` with
 ``perm[new] = old``.  Register a new ordering in `ORDERINGS`.
@@ -18,10 +18,10 @@ from warpmpc.symbolic.pattern import IntArray, SparsePattern
 
 
 def amd(K_pattern: SparsePattern, stages: IntArray | None = None) -> IntArray:
-    """Approximate minimum degree (CasADi's), then a postorder of its elimination tree.
+    """Approximate minimum degree (by CasADi), then a postorder of its elimination tree.
 
-    The postorder changes neither fill nor levels; it puts every subtree into one block, so that a
-    solve finds the values it needs where it has just been.
+    The postorder changes neither fill nor levels.  It puts every subtree into one block, so that a
+    solve finds the values that it needs close to each other.
     """
     del stages
     off = K_pattern.row_idx != K_pattern.col_idx
@@ -52,7 +52,7 @@ def stagewise(
     Args:
         K_pattern: Upper triangle of K.
         stages: Label of each node.
-        after: Nodes of its stage that some node has to wait for.
+        after: For some nodes, the nodes of their stage that they have to wait for.
     """
     if stages is None:
         raise SettingsError('ordering="stage" needs `stages`: one integer label per row of K.')

@@ -1,7 +1,8 @@
-"""Sparsity patterns: which entries of a matrix exist, in compressed-column order.
+"""Sparsity patterns: the positions of the entries of a matrix, in compressed-column order.
 
-Reads: SciPy matrices or index lists.  Produces: `SparsePattern`, which all of the layer works on.
-A fixed-pattern matrix is two objects here: a pattern (host, offline) and values (device).
+Reads: SciPy matrices or index lists.  Produces: `SparsePattern`, on which the whole layer works.
+A matrix with a fixed pattern is two objects here: a pattern (on the host, offline) and values (on
+the device).
 """
 
 from __future__ import annotations
@@ -167,10 +168,10 @@ class SparsePattern:
 
     def digest(self) -> str:
         """Content hash: equal patterns have equal digests, across processes."""
-        text = hashlib.sha256(np.array(self.shape, dtype=np.int64).tobytes())
-        text.update(np.ascontiguousarray(self.col_ptr, dtype=np.int32).tobytes())
-        text.update(np.ascontiguousarray(self.row_idx, dtype=np.int32).tobytes())
-        return text.hexdigest()[:16]
+        content = hashlib.sha256(np.array(self.shape, dtype=np.int64).tobytes())
+        content.update(np.ascontiguousarray(self.col_ptr, dtype=np.int32).tobytes())
+        content.update(np.ascontiguousarray(self.row_idx, dtype=np.int32).tobytes())
+        return content.hexdigest()[:16]
 
 
 def invert(perm: IntArray) -> IntArray:

@@ -62,14 +62,14 @@ def _cheapest_cut(widths: IntArray, weights: IntArray, forced: IntArray, budget:
     cost is ``best[i, k or k - 1] - m * size(i) + m * size(j)``.
     """
     n_items, n_cuts = widths.size, min(budget, widths.size)
-    # The programme is bound by memory traffic: half the bytes where the costs allow it.
+    # Memory traffic limits the programme, so small costs are kept in half the bytes.
     largest = max(int(weights.sum()), 1) * max(int(widths.max()), 1)
     dtype = np.int32 if largest < 1 << 28 else np.int64
     size = np.concatenate([[0], np.cumsum(weights)]).astype(dtype)
     best = np.full((n_items + 1, n_cuts), 2 * largest, dtype=dtype)
     origin = np.zeros((n_items + 1, n_cuts), dtype=np.int32)
     best[0, 0] = 0
-    # What a segment that starts at an item builds on: a cut that is not forced costs one.
+    # Cost before a segment that starts at an item; a cut that is not forced uses up one.
     before = np.full((n_items, n_cuts), 2 * largest, dtype=dtype)
     block_first: list[int] = []
     block_width: list[int] = []

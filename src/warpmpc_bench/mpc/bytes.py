@@ -10,7 +10,7 @@ import numpy as np
 from warpmpc.mpc.solver import MPCSolver
 from warpmpc.qp.loops.kernels import KernelLoop
 from warpmpc.qp.scaling import EQUALITY_TOLERANCE
-from warpmpc.symbolic.derivatives.row_kinds import RowKind, row_kinds
+from warpmpc.symbolic.derivatives.stage_model import RowKind, row_kinds
 from warpmpc.symbolic.elimination import StoredElimination
 
 

@@ -8,7 +8,7 @@ from mpc_cases import pendulum
 from onchip_cases import LAYOUTS, SIGMA, RandomKKT, as_problem, crane, memory_of, positions
 
 from warpmpc.engines.onchip.lanes import LANES, LaneElimination, LaneLayout, Node
-from warpmpc.symbolic.derivatives.row_kinds import RowKind
+from warpmpc.symbolic.derivatives.stage_model import RowKind
 
 
 @cache

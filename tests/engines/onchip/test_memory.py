@@ -10,7 +10,7 @@ from onchip_cases import LAYOUTS, positions
 from warpmpc.engines.onchip.lane_source import LaneSource
 from warpmpc.engines.onchip.lanes import LANES, Node
 from warpmpc.engines.onchip.memory import Section
-from warpmpc.symbolic.derivatives.row_kinds import RowKind
+from warpmpc.symbolic.derivatives.stage_model import RowKind
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

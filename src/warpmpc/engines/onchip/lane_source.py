@@ -25,7 +25,7 @@ from warpmpc.codegen.emit_native import literal
 from warpmpc.engines.onchip.lanes import Node, Pair, pair
 from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.engines.onchip.reduction_source import LaneEntries, block_of_lanes, kept, reduction
-from warpmpc.symbolic.derivatives.row_kinds import RowKind
+from warpmpc.symbolic.derivatives.stage_model import RowKind
 
 _LONGEST_LOOP = 1000  # multiply-adds; measured on an H200: up to 700 are faster unfolded
 _MOST_KEPT = 150  # registers; a cartpole needs 144 and has no others left

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from warpmpc.symbolic.derivatives.assembly import Assembly
-from warpmpc.symbolic.derivatives.row_kinds import RowKind
+from warpmpc.symbolic.derivatives.stage_model import RowKind
 
 LANES = 32
 

@@ -29,8 +29,7 @@ import numpy as np
 
 from warpmpc.engines.onchip.lanes import LANES, LaneElimination, LaneLayout, Node, Pair, pair
 from warpmpc.symbolic.derivatives.kkt_stages import contributors
-from warpmpc.symbolic.derivatives.row_kinds import RowKind
-from warpmpc.symbolic.derivatives.stage_model import constants_of
+from warpmpc.symbolic.derivatives.stage_model import RowKind, constants_of
 from warpmpc.symbolic.pattern import IntArray
 
 TWO_BOUNDS = (RowKind.BOTH, RowKind.UNKNOWN)

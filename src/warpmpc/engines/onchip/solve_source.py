@@ -47,7 +47,7 @@ from warpmpc.engines.onchip.reduction_source import COUPLE, REDUCE
 from warpmpc.engines.onchip.residual_source import LaneResiduals
 from warpmpc.engines.onchip.rounds import ROUND, asked_for, declared, dispatched, item_width
 from warpmpc.engines.onchip.solve_template import NO_PART, PHASES, REPORT, SOLVE
-from warpmpc.symbolic.derivatives.row_kinds import RowKind
+from warpmpc.symbolic.derivatives.stage_model import RowKind
 
 _JUDGE = r"""
     if (converged) {

@@ -42,7 +42,7 @@ from warpmpc.engines.staged.stage_source import (
     side_layout,
     soft_order,
 )
-from warpmpc.symbolic.derivatives.row_kinds import RowKind
+from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.stage_elimination import StageElimination
 
 _BLOCK = TWO_SIDED_BLOCK = 2 * LANES  # with two sides a block is one tile

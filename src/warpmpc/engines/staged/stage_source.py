@@ -29,8 +29,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from warpmpc.symbolic.derivatives.row_kinds import RowKind, stage_kinds
-from warpmpc.symbolic.stage_elimination import StageElimination, StageRun, StageTemplate
+from warpmpc.symbolic.derivatives.stage_model import RowKind
+from warpmpc.symbolic.stage_elimination import (
+    StageElimination,
+    StageRun,
+    StageTemplate,
+    stage_kinds,
+)
 
 
 def factor_source(program: StageElimination) -> str:

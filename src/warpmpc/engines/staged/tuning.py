@@ -37,7 +37,7 @@ from warpmpc.engines.staged.launch import (
     mailbox_fits,
     sides_for,
 )
-from warpmpc.symbolic.derivatives.row_kinds import RowKind
+from warpmpc.symbolic.derivatives.stage_model import RowKind
 
 _LOG = logging.getLogger(__name__)
 # What is tried beside the model's choice, one field after the other.

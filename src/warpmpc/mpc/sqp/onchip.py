@@ -49,7 +49,7 @@ from warpmpc.qp.loops.kernels import inverse_rho
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import BOUND_LARGE, EQUALITY_TOLERANCE
 from warpmpc.qp.types import ADMMSettings
-from warpmpc.symbolic.derivatives.row_kinds import row_kinds
+from warpmpc.symbolic.derivatives.stage_model import row_kinds
 
 _LOG = logging.getLogger(__name__)
 # Longer stage programs would have to be cut into chunks.

@@ -38,7 +38,7 @@ from warpmpc.qp.scaling import BOUND_LARGE, EQUALITY_TOLERANCE
 from warpmpc.qp.types import Status
 from warpmpc.symbolic.derivatives.kkt_stages import KKTStep, StageFunctions, kkt_steps
 from warpmpc.symbolic.derivatives.qp_residuals import report_steps
-from warpmpc.symbolic.derivatives.row_kinds import row_kinds
+from warpmpc.symbolic.derivatives.stage_model import row_kinds
 from warpmpc.symbolic.stage_elimination import StageElimination, StageTemplate
 
 _LOG = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from warpmpc.problem.jaxpr.values import (
 NO_ORDER = "its result jumps where the order of entries changes; use jnp.max, jnp.where or sums"
 Combine = Callable[[ca.SX, ca.SX], ca.SX]
 
-# How two entries combine, and the result of no entry at all.
+# The combination of two entries, and the result for no entry at all.
 _REDUCTIONS: dict[str, tuple[Combine, float]] = {
     "reduce_and": (ca.logic_and, 1.0),
     "reduce_max": (ca.fmax, -math.inf),
@@ -95,7 +95,7 @@ def _accumulate(eqn: Equation, values: list[Value]) -> Value:
 
 
 def _argmax(eqn: Equation, values: list[Value]) -> Value:
-    """Of truth values only: jnp.select finds its case that way; the first of equals counts."""
+    """Translates argmax of truth values, which `jnp.select` uses; the first of equals counts."""
     axes, order = eqn.params["axes"], positions(values[0].shape)
     if np.dtype(eqn.invars[0].aval.dtype).kind != "b":
         raise RefusalError(NO_ORDER)

@@ -1,7 +1,7 @@
 """Elementwise primitives of `jax.lax` as operations on CasADi columns.
 
 Truth values are the numbers 0 and 1, as in CasADi.  Floating-point widths are ignored: everything
-is a real number.  Numbers are taken to be finite, so that ``x != x`` is false.
+is a real number.  Values are taken to be finite, so that ``x != x`` is false.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _EXP_LIMIT = 20.0
 
 
 def _logistic(x: ca.SX) -> ca.SX:
-    """By tanh: 1 / (1 + exp(-x)) overflows in its derivatives."""
+    """The logistic function by tanh, because 1 / (1 + exp(-x)) overflows in its derivatives."""
     return 0.5 + 0.5 * ca.tanh(0.5 * x)
 
 
 def logaddexp(x: ca.SX, y: ca.SX) -> ca.SX:
-    """log(exp(x) + exp(y)), all derivatives correct where x = y.
+    """The function log(exp(x) + exp(y)), whose derivatives are all correct where x = y.
 
-    JAX's own form goes through max and abs, whose kinks cancel in values only; it corrects them by
-    a rule for derivatives, which CasADi does not see.  The branch that is not taken stays finite.
+    JAX's own form goes through max and abs, whose kinks cancel in the value only; JAX corrects the
+    derivatives by a rule that CasADi does not see.  The branch that is not taken stays finite.
     """
     over = x - y
     large_x = x + ca.log1p(ca.exp(ca.fmin(-over, _EXP_LIMIT)))
@@ -116,7 +116,7 @@ _PLAIN: dict[str, Callable[..., ca.SX]] = {
     "tanh": ca.tanh,
 }
 
-# Bitwise in JAX, so the same only on truth values.
+# These are bitwise in JAX, and so the same only for truth values.
 _LOGICAL: dict[str, Callable[..., ca.SX]] = {
     "and": ca.logic_and,
     "not": ca.logic_not,
@@ -124,7 +124,7 @@ _LOGICAL: dict[str, Callable[..., ca.SX]] = {
     "xor": lambda x, y: x != y,
 }
 
-# NumPy's functions with the same bits as JAX's, for numbers: JAX would compile each of them.
+# NumPy's functions with the same bits as JAX's, for arrays: JAX would compile each of them.
 ON_NUMBERS: dict[str, Callable[..., np.ndarray]] = {
     "add": np.add,
     "and": np.bitwise_and,
@@ -141,7 +141,7 @@ ON_NUMBERS: dict[str, Callable[..., np.ndarray]] = {
     "sub": np.subtract,
 }
 
-# The first operand under another name.  CasADi differentiates through `stop_gradient`.
+# Primitives that return their operand.  CasADi differentiates through `stop_gradient`.
 _SAME = (
     "copy",
     "copy_p",
@@ -159,7 +159,7 @@ def _shape(eqn: Equation) -> tuple[int, ...]:
 
 
 def _kind(variable: Equation) -> str:
-    """NumPy's letter of the dtype: b, i, u or f."""
+    """NumPy's letter for the dtype: b, i, u or f."""
     return np.dtype(variable.aval.dtype).kind
 
 
@@ -207,11 +207,11 @@ def _convert(eqn: Equation, values: list[Value]) -> Value:
 
 
 def choose(which: Value, cases: list[Value], shape: tuple[int, ...]) -> Value:
-    """Entry by entry, the case whose number `which` says; a scalar `which` chooses for all."""
+    """Chooses among the cases entry by entry; a scalar `which` chooses for all entries."""
     if isinstance(which, Symbolic):
         number, chosen = broadcast(which, shape), broadcast(cases[-1], shape)
         for i, case in reversed(list(enumerate(cases[:-1]))):
-            # Of two cases the number is a truth value.
+            # If there are two cases, the number is a truth value.
             other = number if len(cases) == 2 else number != i
             chosen = ca.if_else(other, chosen, broadcast(case, shape))
         return symbolic(chosen, shape)

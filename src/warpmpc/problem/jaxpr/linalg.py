@@ -1,7 +1,7 @@
 """Small systems of linear equations: Cholesky factors, triangular systems, general systems.
 
-General systems are solved by CasADi's symbolic QR factorisation, not by JAX's LU: a choice of
-pivots depends on values, an expression cannot.
+General systems are solved by CasADi's symbolic QR factorisation and not by JAX's LU, because the
+choice of pivots depends on values and an expression cannot.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def _triangular_solve(eqn: Equation, values: list[Value]) -> Value:
 
 
 def solve_blocks(matrix: ca.SX, right: ca.SX) -> ca.SX:
-    """Solves a system that may fall apart into smaller ones; equal ones are factorised once.
+    """Solves a system that may consist of independent ones; equal ones are factorised once.
 
-    Several right-hand sides reach a jaxpr as one large system with a copy of the matrix per side.
+    Several right-hand sides occur in a jaxpr as one large system with a copy of the matrix for
+    each of them.
     """
     matrix = ca.sparsify(matrix)
     pattern = matrix.sparsity()

@@ -1,6 +1,7 @@
-"""Primitives that only move entries: the primitive is applied to positions, then entries are taken.
+"""Primitives that only move entries.
 
-Indices must be constants: an expression has a fixed structure.
+Each is applied to the positions of the entries, and the entries are taken in the order that
+results.  Indices must be constants, because an expression has a fixed structure.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _constant(index: Value) -> np.ndarray:
 
 
 def _window(shape: Sequence[int], starts: list[Value], sizes: Sequence[int]) -> tuple[slice, ...]:
-    """Where a window lies; JAX shifts windows that leave the array back into it."""
+    """The place of a window; JAX shifts windows that leave the array back into it."""
     first = [int(_constant(start)) for start in starts]
     last = [length - size for length, size in zip(shape, sizes, strict=True)]
     clipped = np.clip(first, 0, last)
@@ -135,13 +136,13 @@ def _gather(eqn: Equation, values: list[Value]) -> Value:
         mode=eqn.params["mode"],
         fill_value=_MISSING,
     )
-    # Position -1 is the last one, where the filler stands.
+    # Position -1 is the last one, which holds the filler.
     filler = np.asarray(_filler(eqn))
     return take_from([array, filler], np.asarray(where))
 
 
 def _filler(eqn: Equation) -> float:
-    """What JAX returns for an index out of bounds; it depends on the dtype."""
+    """The value that JAX returns for an index out of bounds, which depends on the dtype."""
     given, dtype = eqn.params["fill_value"], np.dtype(eqn.outvars[0].aval.dtype)
     if given is not None:
         return float(given)
@@ -184,7 +185,7 @@ def _destinations(eqn: Equation, array: Value, indices: Value, updates: Value) -
 
 
 def _scatter(eqn: Equation, values: list[Value]) -> Value:
-    """Overwrites entries; of several updates of one entry the last stays."""
+    """Overwrites entries; the last one of several updates of an entry stays."""
     array, indices, updates = values
     changes = eqn.params["update_jaxpr"]
     if changes is not None and getattr(changes, "jaxpr", changes).eqns:
@@ -210,7 +211,7 @@ def _scatter_combine(eqn: Equation, values: list[Value]) -> Value:
     return Symbolic(result, array.shape)
 
 
-# Rules that move numbers, too.
+# Rules that apply to constant arrays as well.
 ON_NUMBERS = {
     **dict.fromkeys(_MOVERS, _move),
     "concatenate": _concatenate,

@@ -1,6 +1,6 @@
-"""Walks through a jaxpr: folds constants, applies the rules, inlines calls, unrolls loops.
+"""Translation of a jaxpr: folding of constants, rules for primitives, inlining, unrolling of loops.
 
-Reads: a jaxpr and its arguments.  Produces: its outputs as numbers or CasADi expressions.
+Reads: a jaxpr and its arguments.  Produces: its outputs as NumPy arrays or CasADi expressions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from warpmpc.problem.jaxpr.values import (
     symbolic,
 )
 
-MAX_ITERATIONS = 10_000  # of all loops together
+MAX_ITERATIONS = 10_000  # limit on the iterations of all loops together
 _JAX_FOLDER = str(Path(jax.__file__).parent)
 
 RULES: dict[str, Callable[[Equation, list[Value]], Value | list[Value]]] = {
@@ -38,7 +38,7 @@ RULES: dict[str, Callable[[Equation, list[Value]], Value | list[Value]]] = {
     **linalg.RULES,
 }
 
-# Where a call keeps what it calls.
+# The parameter of a call that holds the called jaxpr.
 _CALLEES = {
     "call": "call_jaxpr",
     "checkpoint": "jaxpr",
@@ -84,7 +84,7 @@ class Translator:
         }
 
     def evaluate(self, closed: Any, arguments: Sequence[Result]) -> list[Result]:
-        """Outputs of a jaxpr, closed or without constants."""
+        """Outputs of a jaxpr with or without constants of its own."""
         jaxpr = getattr(closed, "jaxpr", closed)
         environment: dict[Any, Result] = dict(zip(jaxpr.invars, arguments, strict=True))
         constants = getattr(closed, "consts", ())
@@ -118,7 +118,7 @@ class Translator:
         """Outputs of a jaxpr inside an equation."""
         outer = self._site
         if outer is None and _JAX_FOLDER in _source(closed):
-            self._site = eqn  # JAX traces its own functions once, for whoever calls first
+            self._site = eqn  # JAX traces its own functions once, with the place of the first call
         try:
             return self.evaluate(closed, arguments)
         finally:
@@ -190,7 +190,7 @@ class Translator:
             )
 
     def _linear_solve(self, eqn: Equation, values: list[Any]) -> list[Result]:
-        """Takes the matrix from its products with unit vectors; JAX's way to solve is not read."""
+        """Takes the matrix from its products with unit vectors and ignores JAX's way to solve."""
         lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
         fixed, right = values[: lengths.matvec], values[sum(lengths) :]
         refused = _first_refused([*fixed, *right])
@@ -221,14 +221,14 @@ def _read(environment: dict[Any, Result], atom: Any) -> Result:
 
 
 def _number(value: Any) -> np.ndarray:
-    """A constant as a NumPy array; random keys have no NumPy form and stay as they are."""
+    """A constant as a NumPy array; random keys, which have no NumPy form, stay as they are."""
     if jnp.issubdtype(value.dtype, jax.dtypes.extended):
         return value
     return np.asarray(value)
 
 
 def _fold(eqn: Equation, values: list[Any]) -> list[Result]:
-    """Evaluates an equation of numbers, in NumPy where it is the same, else in JAX itself."""
+    """Evaluates an equation of arrays, by NumPy where the result is the same, else by JAX."""
     name = eqn.primitive.name
     plain = all(isinstance(value, np.ndarray) for value in values)
     results: Any
@@ -256,7 +256,7 @@ def _first_refused(values: Sequence[Result]) -> Refused | None:
 
 
 def _merge(which: Symbolic, cases: list[Any]) -> Result:
-    """One output of a `cond` from those of its branches; what all agree on stays a number."""
+    """One output of a `cond` from those of its branches; equal arrays stay an array."""
     refused = _first_refused(cases)
     if refused is not None:
         return refused
@@ -267,7 +267,7 @@ def _merge(which: Symbolic, cases: list[Any]) -> Result:
 
 
 def _entry(array: Any, step: int) -> Result:
-    """Entry along the first axis."""
+    """One entry along the first axis."""
     if not isinstance(array, Symbolic):
         return array if isinstance(array, Refused) else array[step]
     size = math.prod(array.shape[1:])
@@ -285,7 +285,7 @@ def _stack(rows: list[Any], aval: Any) -> Result:
 
 
 def _source(closed: Any) -> str:
-    """What JAX notes about the function of a jaxpr: "name at file:line"; empty if unknown."""
+    """The note of JAX on the function of a jaxpr, "name at file:line", or an empty string."""
     information = getattr(getattr(closed, "jaxpr", closed), "debug_info", None)
     return getattr(information, "func_src_info", None) or ""
 

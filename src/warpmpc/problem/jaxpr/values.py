@@ -1,7 +1,7 @@
-"""What flows through a jaxpr while it is read: numbers, expressions, and what was refused.
+"""The values of the variables of a jaxpr: arrays, expressions, and values that were refused.
 
-Arrays are row-major, as in JAX; CasADi's matrices are column-major and appear only at the ends and
-in `matrix_of` and `from_matrix`.
+Arrays are row-major, as in JAX.  CasADi's matrices are column-major; they appear only at the
+beginning and end of a translation and in `matrix_of` and `from_matrix`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Symbolic:
     """An array of expressions.
 
     Attributes:
-        flat: Dense column of all entries, row-major.
-        shape: As in JAX.
+        flat: Dense column of all entries in row-major order.
+        shape: Shape of the array, as in JAX.
     """
 
     flat: ca.SX
@@ -32,23 +32,23 @@ class Symbolic:
 
 @dataclass(frozen=True)
 class Refused:
-    """Stands for a value that could not be translated; an error only where it is needed."""
+    """A value that could not be translated, which is an error only if an output needs it."""
 
     message: str
 
 
-# Numbers stay NumPy arrays (random keys stay JAX arrays), so nothing is built for constants.
+# Constants stay NumPy arrays (random keys stay JAX arrays), so no expressions are built for them.
 Value = np.ndarray | Symbolic
-# What a rule may read: its equation (a `JaxprEqn`, which JAX types as Any in places) and values.
+# An equation of a jaxpr (a `JaxprEqn`, which JAX types as Any in places).
 Equation = Any
 
 
 class RefusalError(Exception):
-    """Raised by a rule: why this equation has no expression, and what to do instead."""
+    """Raised by a rule with the reason why an equation has no expression, and with advice."""
 
 
 def symbolic(flat: ca.SX, shape: Shape) -> Symbolic:
-    """An array from its entries; a single entry fills the shape."""
+    """Makes an array from its entries; a single entry fills the shape."""
     size = math.prod(shape)
     if flat.numel() != size:
         flat = ca.repmat(flat, size, 1)
@@ -56,7 +56,7 @@ def symbolic(flat: ca.SX, shape: Shape) -> Symbolic:
 
 
 def flat_of(value: Value) -> ca.SX:
-    """All entries as one dense column, row-major."""
+    """All entries as one dense column in row-major order."""
     if isinstance(value, Symbolic):
         return value.flat
     return ca.SX(ca.DM(np.asarray(value, dtype=np.float64).reshape(-1)))
@@ -88,9 +88,9 @@ def take_from(values: Sequence[Value], where: np.ndarray) -> Value:
 
 
 def broadcast(value: Value, shape: Shape) -> ca.SX:
-    """Entries of an array stretched to a shape; a single one is left alone, as CasADi stretches it.
+    """Entries of an array stretched to a shape, except for a single one, which CasADi stretches.
 
-    Elementwise primitives take axes of length 1 for any length.
+    Elementwise primitives accept an axis of length 1 for any length.
     """
     flat = flat_of(value)
     if value.shape == shape or flat.numel() == 1:

@@ -1,6 +1,7 @@
-"""Arguments of `OCP` that are not expressions in states: horizon, dt, nodes, soft rows.
+"""Checks of the arguments of `OCP` that are not expressions in states.
 
-Produces: checked values, or a sentence that says what to write instead.
+Reads: horizon, dt, nodes, bounds and soft rows as the user gave them.  Produces: checked values, or
+errors that say what to write instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from warpmpc.problem.stage import Soft
 
 
 def checked_horizon(horizon: Any) -> int:
-    """Number of intervals."""
+    """Checks the number of intervals."""
     if not ex.is_integer(horizon, 1, 2**31):
         raise ProblemError(
             f"horizon must be an integer, at least 1 (the number of intervals), got {horizon!r}."
@@ -27,7 +28,7 @@ def checked_horizon(horizon: Any) -> int:
 
 
 def checked_dt(dt: Any, horizon: int) -> float | np.ndarray | ca.SX:
-    """A number, an array with one number per interval, or a scalar expression."""
+    """Converts dt to a number, an array with one number per interval, or a scalar expression."""
     given = ex.column(dt, "dt")
     if not given.is_constant():
         return ex.scalar(given, "dt")
@@ -47,7 +48,7 @@ def checked_dt(dt: Any, horizon: int) -> float | np.ndarray | ca.SX:
 
 
 def nodes_of(at: Any, horizon: int) -> frozenset[int]:
-    """The nodes that `at` means."""
+    """The nodes that the argument `at` stands for."""
     last = horizon
     if isinstance(at, str):
         ranges = {
@@ -77,7 +78,7 @@ def nodes_of(at: Any, horizon: int) -> frozenset[int]:
 def bounds_of(
     lower: ExpressionLike | None, upper: ExpressionLike | None, n_rows: int
 ) -> tuple[ca.SX, ca.SX]:
-    """Columns with one bound per row; None is infinite."""
+    """Converts bounds to columns with one entry per row, in which None becomes infinite."""
     if lower is None and upper is None:
         raise ProblemError("subject_to got neither lower nor upper; give at least one of them.")
     return (
@@ -87,7 +88,7 @@ def bounds_of(
 
 
 def soft_rows(soft: Any, n_rows: int) -> Mapping[int, Soft]:
-    """Row -> penalty; one `Soft` or one number (a linear penalty) is for all rows."""
+    """Penalties by row; a single `Soft` or number (a linear penalty) holds for all rows."""
     if soft is None:
         return {}
     if isinstance(soft, Mapping):

@@ -1,12 +1,12 @@
 """From an optimal control problem to stages: one `Stage` per kind of node.
 
-Reads: a `Formulation`, what an `OCP` collected.  Produces: an `MPCProblem`.  Node k has the
-variables (x, u, variables of the integrator), the last one (x) or (x, u).  Rows of a node: initial
-state, dynamics, constraints in the order given; at the last node u = 0 first.
+Reads: a `Formulation`, which an `OCP` has collected.  Produces: an `MPCProblem`.  Node k has the
+variables (x, u, variables of the integrator); the last node has (x) or (x, u).  The rows of a node
+are the initial state, the dynamics, and the constraints in the order in which they were added; the
+last node begins with the rows u = 0 if it has inputs.
 
-Names in an optimal control problem: which entries of a vector a name stands for.
-
-Reads: SX columns or dicts of them.  Produces: `Named` columns and tables name -> rows.
+A `Named` column knows which of its entries each name stands for.  From these columns and their
+offsets follow the tables of names of the problem.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Named:
 
     Attributes:
         symbols: The column.
-        parts: Name -> entries: those of a dict, or the whole column under its role ("x", "u", ...).
-        scalars: Name -> entry: symbols by their own name; empty for a dict.
-        labels: One distinct text per entry, for names of rows.
+        parts: Entries by name: those of a dict, or the whole column under its role ("x", "u", ...).
+        scalars: Single entries by the names of their symbols; empty for a dict.
+        labels: One distinct label per entry, for names of rows.
     """
 
     symbols: ca.SX
@@ -47,12 +47,96 @@ class Named:
         return self.symbols.numel()
 
 
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A named column and its offsets in a long vector.
+
+    Attributes:
+        named: The column.
+        offsets: First entry of the column, one per node or a single one.
+    """
+
+    named: Named
+    offsets: np.ndarray | int
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A cost, residual or constraint, and the nodes at which it holds.
+
+    Attributes:
+        part: Expressions of the term, as a stage over (x, u).
+        nodes: Nodes at which it holds.
+        soft: Penalties of its soft rows.
+    """
+
+    part: Stage
+    nodes: frozenset[int]
+    soft: Mapping[int, Soft]
+
+
+@dataclass(frozen=True, eq=False)
+class Formulation:
+    """A complete and checked optimal control problem.
+
+    Attributes:
+        horizon: Number of intervals.
+        x: States.
+        u: Inputs.
+        x_next: Symbols of the states at the end of an interval.
+        x0: Symbols of the initial state.
+        shared: Symbols of the parameters of the problem.
+        p_node: Symbols of the parameters of a node.
+        dynamics: Rows that link a node with the next one, in x, u and x_next.
+        terms: Costs, residuals and constraints in the order in which they were added.
+        guess: Stage over (x, u) that holds their guess.
+        terminal_input: Whether the last node has inputs, fixed to zero.
+        fix_initial: Whether the first node has the rows x - x0 = 0.
+        param_names: Rows of the parameter vector by name.
+        defaults: Defaults of the parameter vector.
+    """
+
+    horizon: int
+    x: Named
+    u: Named
+    x_next: ca.SX
+    x0: ca.SX
+    shared: ca.SX
+    p_node: ca.SX
+    dynamics: Discretisation
+    terms: tuple[Term, ...]
+    guess: Stage
+    terminal_input: bool
+    fix_initial: bool
+    param_names: dict[str, np.ndarray]
+    defaults: np.ndarray
+
+
+def lower(ocp: Formulation) -> MPCProblem:
+    """Builds the problem from its stages, with names and defaults."""
+    made: dict[_Kind, Stage] = {}
+    stages: list[Stage] = []
+    for k in range(ocp.horizon + 1):
+        kind = _kind_of(ocp, k)
+        if kind not in made:
+            made[kind] = _stage(ocp, kind)
+        stages.append(made[kind])
+    return MPCProblem(
+        stages,
+        x0=ocp.x0,
+        shared=ocp.shared,
+        names=_variable_names(ocp),
+        param_names=ocp.param_names,
+        defaults=ocp.defaults,
+    )
+
+
 def named(given: Any, role: str) -> Named:
-    """What a user passes for x, u, p or p_stage.
+    """Converts the argument x, u, p or p_stage of an `OCP` to a named column.
 
     Args:
-        given: Column of symbols, dict name -> column of symbols, or None.
-        role: The name of the argument, and of the whole column if it is not a dict.
+        given: Column of symbols, dict from names to columns of symbols, or None.
+        role: Name of the argument, and of the whole column if it is not a dict.
     """
     if isinstance(given, Mapping):
         return _from_dict(given, role)
@@ -65,6 +149,26 @@ def named(given: Any, role: str) -> Named:
         scalars={name: np.array([i]) for i, name in enumerate(names) if names.count(name) == 1},
         labels=tuple(names) if distinct else tuple(f"{role}_{i}" for i in range(len(names))),
     )
+
+
+def table_of_names(blocks: Iterable[Block]) -> dict[str, np.ndarray]:
+    """Rows by name, ``[nodes, size]`` or ``[size]``.
+
+    Names of parts must be distinct.  The name of a symbol is entered if nothing else has it.
+    """
+    blocks = list(blocks)
+    table: dict[str, np.ndarray] = {}
+    for block in blocks:
+        for name, entries in block.named.parts.items():
+            if name in table:
+                raise ProblemError(f"The name {name!r} is given twice; names must be distinct.")
+            table[name] = _rows(block, entries)
+    scalars = [(name, block) for block in blocks for name in block.named.scalars]
+    names = [name for name, _ in scalars]
+    for name, block in scalars:
+        if name not in table and names.count(name) == 1:
+            table[name] = _rows(block, block.named.scalars[name])
+    return table
 
 
 def _from_dict(given: Mapping[Any, Any], role: str) -> Named:
@@ -87,125 +191,21 @@ def _from_dict(given: Mapping[Any, Any], role: str) -> Named:
     return Named(whole, parts, {}, tuple(labels))
 
 
-@dataclass(frozen=True, eq=False)
-class Block:
-    """A named column and where it stands in a long vector.
-
-    Attributes:
-        named: The column.
-        offsets: Where it begins, one number per node; or a single number.
-    """
-
-    named: Named
-    offsets: np.ndarray | int
-
-
-def table_of_names(blocks: Iterable[Block]) -> dict[str, np.ndarray]:
-    """Name -> rows, ``[nodes, size]`` or ``[size]``.
-
-    Names of parts must be distinct.  A scalar's own name is entered where nothing else has it.
-    """
-    blocks = list(blocks)
-    table: dict[str, np.ndarray] = {}
-    for block in blocks:
-        for name, entries in block.named.parts.items():
-            if name in table:
-                raise ProblemError(f"The name {name!r} is given twice; names must be distinct.")
-            table[name] = _rows(block, entries)
-    scalars = [(name, block) for block in blocks for name in block.named.scalars]
-    names = [name for name, _ in scalars]
-    for name, block in scalars:
-        if name not in table and names.count(name) == 1:
-            table[name] = _rows(block, block.named.scalars[name])
-    return table
-
-
 def _rows(block: Block, entries: np.ndarray) -> np.ndarray:
     return np.asarray(block.offsets)[..., None] + entries
 
 
-@dataclass(frozen=True, eq=False)
-class Term:
-    """A cost, residual or constraint and where it holds.
-
-    Attributes:
-        part: Its expressions, as a stage over (x, u).
-        nodes: Where it holds.
-        soft: Its soft rows.
-    """
-
-    part: Stage
-    nodes: frozenset[int]
-    soft: Mapping[int, Soft]
-
-
-@dataclass(frozen=True, eq=False)
-class Formulation:
-    """An optimal control problem, complete and checked.
-
-    Attributes:
-        horizon: Number of intervals.
-        x: States.
-        u: Inputs.
-        x_next: Symbols of the states at the end of an interval.
-        x0: Symbols of the initial state.
-        shared: Symbols of the parameters of the problem.
-        p_node: Symbols of the parameters of a node.
-        dynamics: Rows that link a node with the next, in x, u and x_next.
-        terms: Costs, residuals and constraints, in the order given.
-        guess: Stage over (x, u) that holds their guess.
-        terminal_input: Whether the last node has inputs, fixed to zero.
-        fix_initial: Whether the first node has the rows x - x0 = 0.
-        param_names: Name -> rows of the parameter vector.
-        defaults: Of the parameter vector.
-    """
-
-    horizon: int
-    x: Named
-    u: Named
-    x_next: ca.SX
-    x0: ca.SX
-    shared: ca.SX
-    p_node: ca.SX
-    dynamics: Discretisation
-    terms: tuple[Term, ...]
-    guess: Stage
-    terminal_input: bool
-    fix_initial: bool
-    param_names: dict[str, np.ndarray]
-    defaults: np.ndarray
-
-
 @dataclass(frozen=True)
 class _Kind:
-    """What tells nodes apart; nodes of one kind share their `Stage`."""
+    """The properties in which nodes differ; nodes of one kind share their `Stage`."""
 
     terms: tuple[int, ...]
     first: bool
     n_next: int
 
 
-def lower(ocp: Formulation) -> MPCProblem:
-    """The stages of a problem, with names and defaults."""
-    made: dict[_Kind, Stage] = {}
-    stages: list[Stage] = []
-    for k in range(ocp.horizon + 1):
-        kind = _kind_of(ocp, k)
-        if kind not in made:
-            made[kind] = _stage(ocp, kind)
-        stages.append(made[kind])
-    return MPCProblem(
-        stages,
-        x0=ocp.x0,
-        shared=ocp.shared,
-        names=_variable_names(ocp),
-        param_names=ocp.param_names,
-        defaults=ocp.defaults,
-    )
-
-
 def _sizes(ocp: Formulation) -> tuple[int, int]:
-    """Variables of a node before the last one, and of the last one."""
+    """Numbers of variables of a node before the last one, and of the last one."""
     n_extra = sum(column.numel() for column in ocp.dynamics.variables.values())
     n_last = ocp.x.size + (ocp.u.size if ocp.terminal_input else 0)
     return ocp.x.size + ocp.u.size + n_extra, n_last
@@ -267,7 +267,7 @@ def _variables(ocp: Formulation, terminal: bool) -> ca.SX:
 
 
 def _next_variables(ocp: Formulation, n_next: int) -> ca.SX | None:
-    """Only the states are used; the other symbols stand for the rest of the next node."""
+    """Variables of the next node: the symbols of its states, and unused ones for the rest."""
     if not n_next:
         return None
     return ca.vertcat(ocp.x_next, ca.SX.sym("next", n_next - ocp.x.size))

@@ -1,7 +1,7 @@
 """`OCP`: an optimal control problem as a control engineer writes it.
 
 Reads: SX expressions in states, inputs and parameters, and the nodes at which they hold.
-Produces: an `MPCProblem` (through `problem.ocp.lowering`).
+Produces: an `MPCProblem`, by way of `problem.ocp.lowering`.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ At: TypeAlias = str | int | Iterable[int]
 
 
 class OCP:
-    """States and inputs over a horizon of N intervals with N + 1 nodes.
+    """An optimal control problem over a horizon of N intervals with N + 1 nodes.
 
     Expressions are CasADi SX in x, u, p, p_stage, and in the attributes `x0` and `dt`.  They hold
     at nodes: "path" (0 to N - 1), "terminal" (N), "initial" (0), "all" (0 to N), an integer, or a
     range or list of integers.  At the last node there is no u unless `terminal_input` is set.
 
     Attributes:
-        x: States, an SX column.
-        u: Inputs.
-        p: Parameters of the problem.
-        p_stage: Parameters that have a value at each of the N + 1 nodes.
+        x: Symbols of the states, an SX column.
+        u: Symbols of the inputs.
+        p: Symbols of the parameters of the problem.
+        p_stage: Symbols of the parameters that have a value at each of the N + 1 nodes.
         x0: Symbols of the initial state.
-        dt: Length of an interval: a number or expression as given; with one number per interval the
-            symbol of a parameter "dt" of the nodes, whose value at the last one is that of the last
-            interval.
+        dt: Length of an interval: the number or expression that was given, or with one number per
+            interval the symbol of a parameter "dt" of the nodes.  Its value at the last node is
+            that of the last interval.
         tau: Symbol for k/N, for `set_guess`.
-        horizon: N.
+        horizon: Number N of intervals.
     """
 
     def __init__(  # noqa: PLR0913  (one constructor, as users expect; most are optional)
@@ -63,18 +63,18 @@ class OCP:
         terminal_input: bool = False,
         fix_initial: bool = True,
     ) -> None:
-        """States, inputs and the horizon.
+        """Declares states, inputs, parameters and the horizon.
 
         Args:
-            x: SX symbols, or a dict name -> SX symbols; results and parameters go by these names.
-            u: Likewise; None for a system without inputs.
-            p: Likewise.
-            p_stage: Likewise.
+            x: States: SX symbols, or a dict from names to SX symbols; results have these names.
+            u: Inputs in the same form, or None for a system without inputs.
+            p: Parameters of the problem in the same form.
+            p_stage: Parameters of the nodes in the same form.
             horizon: Number of intervals, at least 1.
             dt: Length of the intervals: a positive number, one per interval, or an expression.
-            terminal_input: The last node has inputs as well, fixed to zero; all nodes then have the
-                same size.
-            fix_initial: The first node has the rows x = x0.
+            terminal_input: Whether the last node has inputs as well, fixed to zero; all nodes then
+                have the same size.
+            fix_initial: Whether the first node has the rows x = x0.
         """
         self._x, self._u = named(x, "x"), named(u, "u")
         self._p, self._p_stage = named(p, "p"), named(p_stage, "p_stage")
@@ -110,13 +110,13 @@ class OCP:
         *,
         x_next: ExpressionLike | None = None,
     ) -> None:
-        """How x moves from one node to the next.
+        """Sets the dynamics, which lead from one node to the next.
 
         Args:
             xdot: Time derivative of x.
             integrator: A name in `warpmpc.problem.integrators.INTEGRATORS`.
-            substeps: Steps of the integrator per interval.
-            x_next: Instead of xdot: the next state of a discrete system.
+            substeps: Number of steps of the integrator per interval.
+            x_next: Next state of a discrete system, in place of xdot.
         """
         if self._dynamics is not None:
             raise ProblemError("The dynamics are set already; call set_dynamics once.")
@@ -146,7 +146,7 @@ class OCP:
         )
 
     def add_cost(self, expr: ExpressionLike, at: At = "path") -> None:
-        """Adds a scalar to the cost of some nodes; nothing multiplies it with dt."""
+        """Adds a scalar to the cost of some nodes; it is not multiplied by dt."""
         self._add("cost", Stage(self._z, cost=expr), at)
 
     def add_residual(
@@ -156,8 +156,8 @@ class OCP:
 
         Args:
             r: Column of expressions.
-            weight: Scalar or one per row, not negative; may depend on parameters.
-            at: The nodes.
+            weight: Nonnegative scalar, or one weight per row; it may depend on parameters.
+            at: Nodes at which the residual counts.
         """
         if ex.column(r, "residual").is_empty():
             raise ProblemError("add_residual got an empty residual; give at least one row.")
@@ -175,13 +175,15 @@ class OCP:
         """Requires ``lower <= expr <= upper`` at some nodes.
 
         Args:
-            lower: Scalar or one per row; None or -inf: absent.  May depend on parameters.
+            lower: Lower bound: a scalar or one per row, which may depend on parameters; None and
+                -inf mean that there is none.
             expr: Column of expressions.
-            upper: Scalar or one per row; None or inf: absent.
-            at: The nodes.
+            upper: Upper bound in the same form; None and inf mean that there is none.
+            at: Nodes at which the rows hold.
             soft: Penalties of soft rows: a `Soft` or a number (linear penalty) for all rows, or a
-                dict row -> `Soft`.
-            name: Rows are called "name[0]", "name[1]", ...; None: "constraint_i" for the i-th call.
+                dict from rows to `Soft`.
+            name: Name of the constraint, whose rows are called "name[0]", "name[1]", ...; None
+                stands for "constraint_i" in the i-th call.
         """
         column = ex.column(expr, "expr")
         if column.is_empty():
@@ -199,11 +201,12 @@ class OCP:
         self._constraint_names.add(name)
 
     def set_guess(self, x: ExpressionLike | None = None, u: ExpressionLike | None = None) -> None:
-        """Initial guess of states and inputs at every node.
+        """Sets the initial guess of states and inputs at every node.
 
         Args:
-            x: Column or scalar in x0, tau, p and p_stage; None: x0.
-            u: Likewise; None: zeros.
+            x: Guess of the states, a column or scalar in x0, tau, p and p_stage; None stands for
+                x0.
+            u: Guess of the inputs in the same form; None stands for zeros.
         """
         guess = self._full_guess(self.x0 if x is None else x, u)
         part = Stage(self._z, guess=guess, tau=self.tau)
@@ -211,11 +214,11 @@ class OCP:
         self._guess = part
 
     def set_default(self, name: str, value: Any) -> None:
-        """Default of a parameter: what it is where the caller of a solver gives no value.
+        """Sets the value that a parameter has if the caller of a solver gives none.
 
         Args:
-            name: A name of p or p_stage.
-            value: Scalar or one per entry; for p_stage also one row per node.
+            name: Name of a parameter in p or p_stage.
+            value: Scalar, one value per entry, or for p_stage one row per node.
         """
         if name == "dt" and self._dt_values is not None:
             raise ProblemError("dt has its defaults from OCP(dt=...); change them there.")
@@ -227,7 +230,7 @@ class OCP:
         self._defaults[rows] = default_values(name, value, rows)
 
     def problem(self) -> MPCProblem:
-        """The problem in stage form."""
+        """Builds the problem in stage form."""
         if self._dynamics is None:
             raise ProblemError("The dynamics are not set; call set_dynamics first.")
         return lower(
@@ -250,11 +253,11 @@ class OCP:
         )
 
     def _p_node(self) -> ca.SX:
-        """Parameters of a node."""
+        """Symbols of the parameters of a node."""
         return self.p_stage if self._dt_values is None else ca.vertcat(self.p_stage, self.dt)
 
     def _layout_of_parameters(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Rows by name, and defaults, of the parameter vector [x0 | p | nodes]."""
+        """Rows by name and defaults of the parameter vector [x0 | p | nodes]."""
         begin, n_node = self._x.size + self._p.size, self._p_node().numel()
         nodes = begin + n_node * np.arange(self.horizon + 1)
         blocks = [Block(self._p, self._x.size), Block(self._p_stage, nodes)]
@@ -274,7 +277,7 @@ class OCP:
     def _check_known(
         self, expression: ca.SX, what: str, nodes: frozenset[int], *more: ca.SX
     ) -> None:
-        """Refuses symbols that are not of this problem, and inputs where there are none."""
+        """Refuses symbols that do not belong to this problem, and inputs at nodes without any."""
         own = [self.x, self.u, self.p, self.p_stage, self.x0]
         known = set(ex.symbol_keys(ca.vertcat(*own, *self._dt_symbol(), *more)))
         inputs = set(ex.symbol_keys(self.u))

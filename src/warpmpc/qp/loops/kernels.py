@@ -28,7 +28,7 @@ from warpmpc.qp.loops.general import ADMMLoop
 from warpmpc.qp.scaling import RHO_MIN, LoopEnd, Residuals, ScaledQP
 from warpmpc.qp.structure import QPStructure
 from warpmpc.qp.types import ADMMSettings, StagedSettings, Status
-from warpmpc.symbolic.derivatives.row_kinds import RowKind
+from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.elimination import StoredElimination, eliminate
 from warpmpc.symbolic.float32_ordering import safe_amd
 from warpmpc.symbolic.pattern import IntArray

@@ -1,16 +1,15 @@
-"""Where the numbers of the stages go in the arrays of the whole problem.
+"""Index tables from the values of single stages to the QP of the whole problem.
 
-Reads: an `MPCProblem` and a `StageModel` per group of equal stages.  Produces: `Assembly`: patterns
-of P and A, and for every stage the rows that its inputs come from and its outputs go to.
+Reads: an `MPCProblem` and a `StageModel` per group of equal stages.  Produces: an `Assembly` with
+the patterns of P and A, and for every stage the rows that its inputs come from and the rows that
+its outputs go to.
 
-Neighbours may contribute to the same entry (a cost that couples z_k with z_{k+1}).  Nobody adds to
-what another thread writes: the second contribution gets a row behind the others, and `Overlap`
-tells which entry it belongs to.
+Neighbouring stages may contribute to the same entry (a cost that couples z_k with z_{k+1}).  No
+thread adds to a value that another thread writes: the second contribution gets a row behind all
+entries, and `Overlap` says which entry it belongs to.
 
-The QP of one instance at a point, computed on the host.
-
-Reads: an `Assembly` and a point.  Produces: `HostQP`, in float64, without compiling anything: for
-what is decided or scaled once, before there are kernels.
+`host_qp` evaluates the QP of one instance with these tables on the host, in float64 and without
+compiling anything.  It serves decisions and scalings that are made once, before there are kernels.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.symbolic.derivatives.stage_model import StageModel
 from warpmpc.symbolic.pattern import IntArray, SparsePattern
 
+_OUTPUTS = ("P", "q", "A", "lower", "upper", "blocks")
+
 
 @dataclass(frozen=True, eq=False)
 class Overlap:
@@ -32,7 +33,7 @@ class Overlap:
 
     Attributes:
         size: Entries of the array.
-        targets: Entry that each further row has to be added to; no entry twice.
+        targets: Entry that each further row has to be added to; no entry occurs twice.
     """
 
     size: int
@@ -40,7 +41,7 @@ class Overlap:
 
     @property
     def n_rows(self) -> int:
-        """Rows that kernels write."""
+        """Number of rows that kernels write."""
         return self.size + self.targets.size
 
 
@@ -50,7 +51,7 @@ class BlockSet:
 
     Attributes:
         values: Rows of the raw values, ``[blocks, size, size]``.
-        upper: Which entries of P their upper triangles are added to, ``[blocks, entries]``.
+        upper: Entries of P that the upper triangles are added to, ``[blocks, entries]``.
         parity: Stage of each block modulo 2; blocks of equal parity share no entry.
     """
 
@@ -63,11 +64,11 @@ class Assembly:
     """Index tables of a problem; one list entry per group of equal stages."""
 
     def __init__(self, problem: MPCProblem, models: Sequence[StageModel]):
-        """Numbers all entries.
+        """Numbers all entries of the QP.
 
         Args:
-            problem: The stages.
-            models: Derivatives of each group.
+            problem: The problem with its groups of stages.
+            models: The derivatives of each group.
         """
         self.problem, self.models = problem, models
         self.stages = [np.array(group.ks, dtype=np.int32) for group in problem.groups]
@@ -92,7 +93,7 @@ class Assembly:
         return zip(self.w_rows, self.models, strict=True)
 
     def _variables(self, ks: IntArray, model: StageModel) -> IntArray:
-        """Rows of (z_k, z_{k+1}) in z; they are neighbours there."""
+        """Rows of (z_k, z_{k+1}) in z, where the two stand side by side."""
         return (self.problem.z_offset[ks][:, None] + np.arange(model.w.numel())).astype(np.int32)
 
     def _hessian(self) -> tuple[SparsePattern, list[IntArray]]:
@@ -114,7 +115,7 @@ class Assembly:
         return pattern, [pattern.positions(key % m, key // m) if m else key for key in keys]
 
     def _joined(self, places: list[IntArray], size: int) -> tuple[list[IntArray], Overlap]:
-        """The first stage that has an entry writes it, the second one a row behind all entries."""
+        """Gives an entry to the first stage that has it, and a row behind all to the second."""
         stage = np.concatenate(
             [np.repeat(ks, p.shape[1]) for ks, p in zip(self.stages, places, strict=True)]
         )
@@ -132,20 +133,20 @@ class Assembly:
 
     @cached_property
     def w_joined(self) -> tuple[list[IntArray], Overlap]:
-        """Rows for values of (z_k, z_{k+1}) that have to be added up."""
+        """Rows for values of (z_k, z_{k+1}) that stages add up."""
         return self._joined(self.w_rows, self.problem.n_vars)
 
     @cached_property
     def stage_rows(self) -> list[IntArray]:
-        """Rows for one value per stage."""
+        """Rows for a single value per stage."""
         return [ks[:, None] for ks in self.stages]
 
     @cached_property
     def p_bar_rows(self) -> list[IntArray]:
-        """Rows for cotangents of parameters: those of all stages first, stage by stage, then own.
+        """Rows for the cotangents of parameters.
 
-        ``n_common * (horizon + 1)`` rows hold the share of every stage in x0 and the shared
-        parameters; behind them each parameter of a stage has its row.
+        ``n_common * (horizon + 1)`` rows hold the share of every stage in x0 and in the shared
+        parameters.  Behind them each parameter of a single stage has its row.
         """
         problem = self.problem
         common, n_stages = problem.n_x0 + problem.n_shared, problem.horizon + 1
@@ -157,7 +158,7 @@ class Assembly:
 
     @cached_property
     def soft_rows(self) -> IntArray:
-        """Soft rows of the whole problem, ascending."""
+        """Soft rows of the whole problem in ascending order."""
         rows = [
             (g[:, m.stage.soft_rows]).ravel() for g, m in zip(self.g_rows, self.models, strict=True)
         ]
@@ -165,7 +166,7 @@ class Assembly:
 
     @cached_property
     def penalty_rows(self) -> list[IntArray]:
-        """Rows of the penalties of each stage: four columns, each over all soft rows."""
+        """Rows of the penalties of each stage: four columns, each of which has all soft rows."""
         n_soft = self.soft_rows.size
         tables: list[IntArray] = []
         for g, model in zip(self.g_rows, self.models, strict=True):
@@ -188,7 +189,7 @@ class Assembly:
 
     @cached_property
     def block_sets(self) -> list[BlockSet]:
-        """The blocks, sorted by size."""
+        """The projected blocks of all stages, sorted by size."""
         found: dict[int, list[tuple[IntArray, IntArray, int]]] = {}
         for ks, rows, (w, model) in zip(self.stages, self.block_rows, self._groups(), strict=True):
             begin = 0
@@ -207,22 +208,9 @@ class Assembly:
         ]
 
 
-def _pattern(keys: list[IntArray], n_rows: int, n_cols: int) -> SparsePattern:
-    """The union of entries given as ``column * n_rows + row``."""
-    every = np.unique(np.concatenate([key.ravel() for key in keys]))
-    if not n_rows:
-        every = every[:0]
-    rows = every % n_rows if n_rows else every
-    cols = every // n_rows if n_rows else every
-    return SparsePattern.from_coo(rows, cols, (n_rows, n_cols))
-
-
-_OUTPUTS = ("P", "q", "A", "lower", "upper", "blocks")
-
-
 @dataclass(frozen=True, eq=False)
 class HostQP:
-    """min half x'Px + q'x subject to lower <= A x <= upper; values in the order of the patterns."""
+    """The QP min 1/2 x'Px + q'x, lower <= A x <= upper; values in the order of the patterns."""
 
     P: np.ndarray
     q: np.ndarray
@@ -232,19 +220,19 @@ class HostQP:
 
     @property
     def is_known(self) -> bool:
-        """Whether all numbers are finite; bounds need not be."""
-        numbers = np.concatenate([self.P, self.q, self.A])
+        """Whether no value is NaN and all values but the bounds are finite."""
+        values = np.concatenate([self.P, self.q, self.A])
         bounds = np.concatenate([self.lower, self.upper])
-        return bool(np.isfinite(numbers).all() and not np.isnan(bounds).any())
+        return bool(np.isfinite(values).all() and not np.isnan(bounds).any())
 
 
 def host_qp(assembly: Assembly, z: np.ndarray, params: np.ndarray) -> HostQP:
-    """The QP at a point; multipliers in an exact Hessian are zero.
+    """Evaluates the QP at a point; the multipliers of an exact Hessian are zero there.
 
     Args:
-        assembly: The problem; no parameter may be common.
-        z: Trajectory.
-        params: Parameter vector.
+        assembly: Index tables of the problem; its models must have no common parameters.
+        z: Trajectory ``[n_vars]``.
+        params: Parameter vector ``[n_params]``.
     """
     at = assembly
     tables = (at.P_rows, at.q_rows, at.A_rows, at.g_rows, at.g_rows, at.block_rows)
@@ -263,8 +251,18 @@ def host_qp(assembly: Assembly, z: np.ndarray, params: np.ndarray) -> HostQP:
     return HostQP(hessian, _added(q, at.q_overlap), A, lower, upper)
 
 
+def _pattern(keys: list[IntArray], n_rows: int, n_cols: int) -> SparsePattern:
+    """The union of entries given as ``column * n_rows + row``."""
+    every = np.unique(np.concatenate([key.ravel() for key in keys]))
+    if not n_rows:
+        every = every[:0]
+    rows = every % n_rows if n_rows else every
+    cols = every // n_rows if n_rows else every
+    return SparsePattern.from_coo(rows, cols, (n_rows, n_cols))
+
+
 def _added(rows: np.ndarray, overlap: Overlap) -> np.ndarray:
-    """Entries with second contributions added."""
+    """Entries of an array after the second contributions have been added."""
     entries = rows[: overlap.size].copy()
     entries[overlap.targets] += rows[overlap.size :]
     return entries

@@ -1,12 +1,13 @@
-"""The numbers of the KKT matrix stage by stage, in the order in which they are eliminated.
+"""Functions that evaluate the KKT matrix stage by stage, in the order of the elimination.
 
-Reads: a `StageElimination` and the stage functions of an MPC problem.  Produces: `KKTStep`s:
-functions that give all values of K, the linear cost and the bounds of one stage of the elimination,
-so that it can be eliminated without K in memory.
+Reads: a `StageElimination` and the stage functions of an MPC problem.  Produces: `KKTStep`s.  Each
+has a function that returns all values of K, the linear cost and the bounds of one stage of the
+elimination, so that a kernel can eliminate the stage without having K in memory.
 
-A column of K may have contributions of two neighbouring stages (rows of stage k reach z_{k+1}, and
-so may its cost); they are added symbolically.  Elimination stages that are made of the same
-contributions share a function and differ only in the rows that its inputs come from.
+A column of K may have contributions of two neighbouring stages, because the rows and the cost of
+stage k may depend on z_{k+1}.  Such contributions are added symbolically.  Elimination stages that
+are made of the same contributions share a function and differ only in the rows that its inputs
+come from.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ Entry = tuple[tuple[int, int, str, int], ...]  # (stage, group, output, element)
 
 @dataclass(frozen=True)
 class Source:
-    """One contribution: the stage relative to the elimination stage, its group, output, element."""
+    """One contribution to a value of K, of the linear cost or of the bounds.
+
+    Attributes:
+        ahead: Stage that contributes, relative to the elimination stage.
+        group: Group of that stage.
+        output: Output of its stage function.
+        element: Element of the output.
+    """
 
     ahead: int
     group: int
@@ -42,15 +50,16 @@ class KKTStep:
     """Elimination stages that share one function.
 
     Attributes:
-        template: Their elimination.
-        function: Inputs at the point to (K, Q, U): values of K in program order without sigma, zero
-            for diagonals of rows; linear cost of variables and lower bounds of rows, in the order
-            of the nodes; upper bounds of rows, zero for variables.
+        template: Template of their elimination.
+        function: Maps the inputs at the point to (K, Q, U).  K holds the values of the KKT matrix
+            in stored order, without sigma and with zeros on the diagonals of rows.  Q holds the
+            linear cost of variables and the lower bounds of rows in the order of the nodes, U the
+            upper bounds of rows and zeros for variables.
         positions: Place of each stage in the elimination.
-        in_rows: For each input the rows of its elements, ``[stages, n]``.
+        in_rows: Rows of the elements of each input, ``[stages, n]``.
         nodes: First node of each stage.
-        L: First entry of L.
-        K: First value of K.
+        L: First entry of L of each stage.
+        K: First value of K of each stage.
     """
 
     template: StageTemplate
@@ -63,13 +72,13 @@ class KKTStep:
 
 
 class StageSymbols:
-    """Inputs of neighbouring stages: symbols for every row once, and calls of stage functions."""
+    """Symbols for the inputs of neighbouring stages, in which every row occurs once."""
 
     def __init__(self, assembly: Assembly, inputs: Tables):
-        """Keeps where stages read.
+        """Remembers which rows each stage reads.
 
         Args:
-            assembly: Which group each stage belongs to.
+            assembly: Index tables of the problem, which know the group of each stage.
             inputs: Rows of each input array, per group.
         """
         self.inputs = inputs
@@ -80,11 +89,11 @@ class StageSymbols:
         }
 
     def rows(self, ks: Sequence[int]) -> tuple[list[IntArray], tuple[Any, ...]]:
-        """Rows of each input that some stages read, and where each stage finds its own in them."""
+        """Rows of each input that the stages `ks` read, and the places of each stage in them."""
         found, shape = [], []
         for tables in self.inputs.values():
             parts = [np.asarray(tables[self.home[k][0]][self.home[k][1]]) for k in ks]
-            # In the order of their first use: what lies where in memory makes no difference.
+            # Rows are numbered by first use, so that their places in memory make no difference.
             place = {}
             shape.append(
                 tuple(tuple(place.setdefault(r, len(place)) for r in p.tolist()) for p in parts)
@@ -98,17 +107,17 @@ class StageSymbols:
 
 
 def part_of(vector: ca.SX, places: Sequence[int]) -> ca.SX:
-    """Some elements of a vector; possibly none."""
+    """Selected elements of a vector as a column, which may be empty."""
     return ca.vertcat(ca.SX(0, 1), *(vector[place] for place in places))
 
 
 @dataclass(frozen=True, eq=False)
 class StageFunctions:
-    """Linearisations of the groups of a problem.
+    """The linearisations of all groups of a problem.
 
     Attributes:
-        functions: For each group a function of the inputs at a point.
-        outputs: What they return: "P", "q", "A", "lower", "upper" in some order.
+        functions: One function of the inputs at a point per group.
+        outputs: Names of the outputs: "P", "q", "A", "lower", "upper" in some order.
         inputs: Rows of each input, per group.
     """
 
@@ -117,7 +126,7 @@ class StageFunctions:
     inputs: Tables
 
     def call(self, group: int, given: Sequence[ca.SX]) -> dict[str, ca.SX]:
-        """Contributions of one stage as expressions."""
+        """Contributions of one stage to the QP as expressions, by name."""
         results = self.functions[group].call(list(given))
         return dict(zip(self.outputs, results, strict=True))
 
@@ -128,13 +137,13 @@ def kkt_steps(
     assembly: Assembly,
     stages: StageFunctions,
 ) -> list[KKTStep]:
-    """Functions for all stages of an elimination.
+    """Builds the functions of all stages of an elimination.
 
     Args:
-        program: The elimination by stages.
+        program: The stage elimination.
         kkt: Pattern of K.
-        assembly: Where contributions of stages go.
-        stages: What single stages contribute.
+        assembly: Index tables of the problem.
+        stages: Linearisations of the groups.
     """
     sources, symbols = _Sources(program, kkt, assembly), StageSymbols(assembly, stages.inputs)
     kinds: dict[Any, list[tuple[Any, ...]]] = {}
@@ -191,7 +200,7 @@ def _flat(wanted: tuple[tuple[tuple[Source, ...], ...], ...]) -> list[tuple[Sour
 
 
 class _Sources:
-    """Which contributions make up each value of K, of the linear cost and of the bounds."""
+    """The contributions that make up each value of K, of the linear cost and of the bounds."""
 
     def __init__(self, program: StageElimination, kkt: KKTPattern, assembly: Assembly):
         problem = assembly.problem
@@ -210,7 +219,7 @@ class _Sources:
         return int(self._stage[self._program.node_order[place.node]])
 
     def of(self, place: _Place) -> tuple[tuple[tuple[Source, ...], ...], ...]:
-        """Contributions to the values of K, to Q and to U."""
+        """Contributions to the values of K, to Q and to U of one elimination stage."""
         program, label, size = self._program, self.label(place), place.template.n_nodes
         values = program.K_order[place.K : place.K + place.template.n_K].tolist()
         nodes = program.node_order[place.node : place.node + size].tolist()
@@ -230,7 +239,7 @@ def _relative(entry: Entry, label: int) -> tuple[Source, ...]:
 
 
 def contributors(assembly: Assembly, tables: Sequence[Any], output: str, size: int) -> list[Entry]:
-    """For each of `size` entries the stages, groups and elements that are added up."""
+    """The stages, groups and elements that are added up in each of `size` entries."""
     found: list[list[tuple[int, int, str, int]]] = [[] for _ in range(size)]
     for group, (ks, table) in enumerate(zip(assembly.stages, tables, strict=True)):
         for k, row in zip(ks.tolist(), np.asarray(table).tolist(), strict=True):

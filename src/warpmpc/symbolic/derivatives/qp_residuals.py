@@ -1,8 +1,8 @@
-"""How well the solution of a QP satisfies its conditions, stage by stage, without its matrices.
+"""Functions that evaluate the residuals of a QP stage by stage, without its matrices.
 
-Reads: the stage functions of an MPC problem.  Produces: `ReportStep`s: functions that linearise one
-stage again and multiply at once.  A variable of stage k takes part in the rows and the cost of
-stages k - 1 and k.
+Reads: the stage functions of an MPC problem.  Produces: `ReportStep`s.  Each has a function that
+linearises one stage again and multiplies with the solution at once.  A variable of stage k takes
+part in the rows and the cost of the stages k - 1 and k.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warpmpc.symbolic.derivatives.kkt_stages import StageFunctions, StageSymbols
 from warpmpc.symbolic.derivatives.stage_model import StageModel
 from warpmpc.symbolic.pattern import IntArray
 
-# What a step reports: sums come first, then largest values.
+# The outputs of a step: sums over all stages come first, then largest values.
 REPORT_SUMS = ("slope",)
 REPORT_MAXIMA = (
     "stationarity",
@@ -38,11 +38,12 @@ class ReportStep:
     """Stages of the problem that share one function.
 
     Attributes:
-        function: Inputs at the point, then d, v and 1/rho of rows, to `REPORT_SUMS` (q'd) and
-            `REPORT_MAXIMA`: largest absolute values of q + A'y, q, P d + q + A'y, A d - s, y
-            times the bound that it belongs to, y, d, and z (the first input).
-        stages: Which stages.
-        in_rows: For each input the rows of its elements, ``[stages, n]``.
+        function: Maps the inputs at the point, then d, v and 1/rho of the rows, to `REPORT_SUMS`
+            (q'd) and `REPORT_MAXIMA`.  The latter are the largest absolute values of q + A'y, q,
+            P d + q + A'y, A d - s, y times the bound that it belongs to, y, d, and z (the first
+            input).
+        stages: Numbers of the stages.
+        in_rows: Rows of the elements of each input, ``[stages, n]``.
     """
 
     function: ca.Function
@@ -53,13 +54,13 @@ class ReportStep:
 def report_steps(
     assembly: Assembly, stages: StageFunctions, d_rows: Sequence[Any], g_rows: Sequence[Any]
 ) -> list[ReportStep]:
-    """Functions for all stages of a problem.
+    """Builds the functions of all stages of a problem.
 
     Args:
-        assembly: Which group each stage belongs to.
-        stages: What single stages contribute.
-        d_rows: For each group the rows of the step of its variables (z, z_next).
-        g_rows: For each group the rows of v and of 1/rho.
+        assembly: Index tables of the problem.
+        stages: Linearisations of the groups.
+        d_rows: Rows of the step of the variables (z, z_next), per group.
+        g_rows: Rows of v and of 1/rho, per group.
     """
     inputs = {**stages.inputs, "d": d_rows, "v": g_rows, "r": g_rows}
     symbols = StageSymbols(assembly, inputs)
@@ -107,28 +108,28 @@ class _StageQP:
         self.n_w = model.w.numel()
 
     def gradient(self) -> list[ca.SX]:
-        """Of the cost."""
+        """Gradient of the cost over (z, z_next)."""
         out = [ca.SX(0)] * self.n_w
         for place, col in enumerate(self.model.gradient_cols.tolist()):
             out[col] = self._q[place]
         return out
 
     def of_rows(self) -> list[ca.SX]:
-        """A'y."""
+        """The product A'y."""
         out = [ca.SX(0)] * self.n_w
         for place, (row, col) in enumerate(self._entries()):
             out[col] += self._A[place] * self.y[row]
         return out
 
     def rows(self) -> list[ca.SX]:
-        """A d."""
+        """The product A d."""
         out = [ca.SX(0)] * self.model.stage.g.numel()
         for place, (row, col) in enumerate(self._entries()):
             out[row] += self._A[place] * self.d[col]
         return out
 
     def curvature(self) -> list[ca.SX]:
-        """P d."""
+        """The product P d."""
         out, hessian = [ca.SX(0)] * self.n_w, self.model.hessian
         for place, (i, j) in enumerate(zip(hessian.rows, hessian.cols, strict=True)):
             out[i] += self._P[place] * self.d[int(j)]
@@ -142,7 +143,7 @@ class _StageQP:
 
 
 def _report(parts: list[_StageQP]) -> list[ca.SX]:
-    """Of the last of two neighbouring stages; the first one touches its variables."""
+    """Report of the last of two neighbouring stages; the first one touches its variables."""
     own, n_z = parts[-1], parts[-1].model.n_z
 
     def joined(name: str) -> list[ca.SX]:
@@ -150,7 +151,7 @@ def _report(parts: list[_StageQP]) -> list[ca.SX]:
         if len(parts) == 1:
             return mine
         before = getattr(parts[0], name)()[parts[0].model.n_z :]
-        # A last stage may have no z_next that the stage before knows of.
+        # The last stage may have variables that the stage before it does not know.
         before += [ca.SX(0)] * (n_z - len(before))
         return [a + b for a, b in zip(mine, before, strict=True)]
 

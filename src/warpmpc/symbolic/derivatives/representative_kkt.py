@@ -1,21 +1,18 @@
-"""K of an MPC problem at a representative point, to try orders of elimination on.
+"""Light variables of an MPC problem, and its matrix K at a representative point.
 
-Reads: an `Assembly` and the weights of its variables.  Produces: `trial.RepresentativeSystem`; what
-instances may differ in counts as its worst.
+Reads: an `Assembly`.  Produces: the `Weights` of its variables, sets of light variables, and a
+`RepresentativeSystem` on which `symbolic.float32_ordering` tries orders of elimination.  Wherever
+instances may differ, the representative system has the worst case.
 
-Which variables of an MPC problem have too little weight of their own to be early pivots.
+A variable is light if it has too little weight of its own to be an early pivot.  Taken as a pivot
+first, a variable with the weight P_jj adds rho a^2 / (P_jj + sigma) times the diagonal of a row to
+that diagonal, and the row's own 1 / rho loses as many units of rounding.  Often other entries
+restore it, and then the fill that waiting costs buys nothing.  Trials on the representative system
+find out which set of variables has to wait.
 
-Reads: the derivatives of each group at representative points.  Produces: `Weights`, and sets of
-variables that `symbolic.float32_ordering` lets wait for the rows that hold them.
-
-Taken as a pivot first, a variable with the weight P_jj puts rho a^2 / (P_jj + sigma) times the
-diagonal of a row beside it: so many units of rounding are lost of the row's own 1 / rho.  Often
-something else restores them, and the fill that waiting costs is for nothing:
-`symbolic.float32_ordering` finds out which set is needed.
-
-Second derivatives change from point to point, and with the multipliers where they are exact: the
-curvature of an obstacle may take all of the weight that the cost gives to a position.  The least
-that was seen at some points counts.
+Second derivatives change from point to point, and exact ones with the multipliers as well: the
+curvature of an obstacle may take all of the weight that the cost gives to a position.  Therefore
+the least value over several points counts.
 """
 
 from __future__ import annotations
@@ -28,49 +25,51 @@ import numpy as np
 
 from warpmpc._conventions import EQUALITY_TOLERANCE
 from warpmpc.symbolic.derivatives.assembly import Assembly, HostQP, host_qp
-from warpmpc.symbolic.derivatives.row_kinds import RowKind, row_kinds
-from warpmpc.symbolic.derivatives.stage_model import StageModel
+from warpmpc.symbolic.derivatives.stage_model import RowKind, StageModel, row_kinds
 from warpmpc.symbolic.float32_ordering import RepresentativeSystem, representative_system
 from warpmpc.symbolic.kkt import build_kkt
 from warpmpc.symbolic.pattern import IntArray
 
-# The first one is safe; beyond the last one a row has nothing left.
+# The first limit is safe; beyond the last one a row has no digit left.
 _GROWTHS = (5e3, 1e6, np.inf)
 _N_POINTS = 8  # beside the representative one
-_SPREAD = 2.0  # of variables at these points
-_LARGE = 1e6  # multipliers that outweigh any cost
-
-
-def representative_params(params: np.ndarray) -> np.ndarray:
-    """A parameter vector without unknown entries."""
-    return np.where(np.isnan(params), 1.0, params)
-
-
-def representative_values(size: int) -> np.ndarray:
-    """Values of variables at no special point: at zero a derivative may vanish or not exist."""
-    return 0.3 + 0.1 * np.sin(np.arange(size))
+_SPREAD = 2.0  # standard deviation of the variables at these points
+_LARGE = 1e6  # Trials on larger systems would take longer than what they may save.
+_LARGEST_SYSTEM = 3000
+_GROWN = 10.0  # usual growth of rho by adaptation and scaling together
+_SAME = 1e-6  # weights that differ by less count as equal
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """What holds each variable of a problem.
+    """How strongly cost and rows determine each variable of a problem.
 
     Attributes:
         least: Least diagonal entry of the Hessian.
-        coupling: Largest rho a^2 over the rows that hold it together with others.
+        coupling: Largest rho a^2 over the rows that hold the variable together with others.
     """
 
     least: np.ndarray
     coupling: np.ndarray
 
 
+def representative_params(params: np.ndarray) -> np.ndarray:
+    """A parameter vector in which unknown entries are one."""
+    return np.where(np.isnan(params), 1.0, params)
+
+
+def representative_values(size: int) -> np.ndarray:
+    """Values of variables away from zero, where a derivative may vanish or not exist."""
+    return 0.3 + 0.1 * np.sin(np.arange(size))
+
+
 def variable_weights(assembly: Assembly, params: np.ndarray, rho: tuple[float, float]) -> Weights:
-    """Weights of all variables.
+    """The weights of all variables.
 
     Args:
-        assembly: The problem.
-        params: Representative parameter vector; what is not known may be NaN.
-        rho: Of inequality rows, and of equality rows.
+        assembly: Index tables of the problem.
+        params: Representative parameter vector, in which unknown entries are NaN.
+        rho: Values of rho for inequality rows and for equality rows.
     """
     n = assembly.problem.n_vars
     weights = Weights(np.zeros(n), np.zeros(n))
@@ -86,66 +85,25 @@ def variable_weights(assembly: Assembly, params: np.ndarray, rho: tuple[float, f
 
 
 def find_light_variables(assembly: Assembly, weights: Weights, sigma: float) -> list[IntArray]:
-    """Variables whose rows would lose more than three and a half digits; then smaller sets.
+    """Finds the variables whose rows would lose more than three and a half digits.
 
-    All stages of a group decide alike, so that they keep one elimination.
+    The choice is the same for all stages of a group, so that they keep one elimination.
 
     Args:
-        assembly: The problem.
-        weights: Of its variables.
+        assembly: Index tables of the problem.
+        weights: Weights of its variables.
         sigma: Regularisation of the Hessian.
 
     Returns:
-        Sets that differ, the largest first; the last one is empty.
+        This set, then smaller ones with larger losses; the last one is empty.
     """
     growth = weights.coupling / np.maximum(weights.least + sigma, np.finfo(float).tiny)
-    # A stage may differ from its group only in its neighbours: the weakest of them decides.
+    # Stages of a group may differ in their neighbours; the weakest coupling decides for all.
     for ks, w, model in zip(assembly.stages, assembly.w_rows, assembly.models, strict=True):
         own = w[:, : model.n_z]
         growth[own] = growth[own].max(axis=0) if ks.size else growth[own]
     sets = [np.flatnonzero(growth > limit).astype(np.int32) for limit in _GROWTHS]
     return list({some.size: some for some in sets}.values())
-
-
-def _local(
-    model: StageModel, params: np.ndarray, rho: tuple[float, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Least diagonal of the Hessian and largest rho a^2 of each variable, over (z, z_next)."""
-    function = model.linearize("weights", ["P", "A", "lower", "upper"])
-    points = _points(model, params)
-    P, A, lower, upper = (np.array(part).ravel() for part in function.call(next(points)))
-    hessian, P_seen = model.hessian, [P]
-    if ca.depends_on(hessian.values, ca.vertcat(model.w, model.y)):
-        P_seen += [np.array(function.call(point)[0]).ravel() for point in points]
-    least = np.fmin.reduce(P_seen)  # leaves out what is no number
-    diagonal, strongest = np.zeros(model.w.numel()), np.zeros(model.w.numel())
-    on_diagonal = hessian.rows == hessian.cols
-    diagonal[hessian.cols[on_diagonal]] = np.nan_to_num(least[on_diagonal], nan=np.inf)
-    for block in hessian.blocks:
-        diagonal[block] = 0.0  # a projected block may be singular
-    rows, cols = model.jacobian_positions
-    several = np.bincount(rows, minlength=lower.size)[rows] > 1
-    rho_rows = np.where(upper - lower < 1e-4, rho[1], rho[0])
-    strength = np.where(several, rho_rows[rows] * np.nan_to_num(A) ** 2, 0.0)
-    np.maximum.at(strongest, cols, strength)
-    return diagonal, strongest
-
-
-def _points(model: StageModel, params: np.ndarray) -> Iterator[list[np.ndarray]]:
-    """Where a stage is looked at: the representative point first, without multipliers."""
-    size, n_rows = model.w.numel(), model.y.numel()
-    rng = np.random.default_rng(0)
-    yield [representative_values(size), params, *([np.zeros(n_rows)] if model.exact else [])]
-    for _ in range(_N_POINTS):
-        w, y = _SPREAD * rng.normal(size=size), _LARGE * rng.normal(size=n_rows)
-        # What one sign of the multipliers adds to an entry, the other one takes from it.
-        yield from ([w, params, y], [w, params, -y]) if model.exact else ([w, params],)
-
-
-# Orders of larger systems take longer than what trials may save.
-_LARGEST_SYSTEM = 3000
-_GROWN = 10.0  # what rho is multiplied by in usual runs, by adaptation and scaling together
-_SAME = 1e-6  # weights that differ by less are one
 
 
 def representative_of(
@@ -157,18 +115,21 @@ def representative_of(
     *,
     grows: bool = False,
 ) -> RepresentativeSystem | None:
-    """K of a problem; None if its numbers are not known, or if it is too large to be tried.
+    """The matrix K of a problem at a representative point.
 
-    A scaled K loses as many digits as one that is not, with another rho and sigma: its factors
-    are those of that one, scaled.
+    A scaled K loses as many digits as an unscaled one with another rho and sigma, because its
+    factors are scaled versions of the other factors.
 
     Args:
-        assembly: The problem.
-        rho: Of inequality rows, of equality rows, and of rows without bounds.
+        assembly: Index tables of the problem.
+        rho: Values of rho for inequality rows, for equality rows, and for rows without bounds.
         sigma: Regularisation of the Hessian.
-        weights: Of the variables.
-        fewer_light: Of `RepresentativeSystem`.
-        grows: Whether rho is adapted, or QPs are scaled.
+        weights: Weights of the variables.
+        fewer_light: Smaller sets of variables that may wait; see `RepresentativeSystem`.
+        grows: Whether rho is adapted or QPs are scaled.
+
+    Returns:
+        The system, or None if its values are not finite or if it is too large to be tried.
     """
     problem = assembly.problem
     kkt = build_kkt(assembly.P_pattern, assembly.A_pattern)
@@ -184,10 +145,60 @@ def representative_of(
     return representative_system(kkt, _with_least(qp, assembly, weights), rows, sigma, fewer_light)
 
 
-def _with_least(qp: HostQP, assembly: Assembly, weights: Weights) -> HostQP:
-    """The QP in which, in every other stage, variables have only the weight that is certain.
+def least_rho(assembly: Assembly, rho: tuple[float, float, float]) -> np.ndarray:
+    """The least rho of each row; simple bounds that may be absent count as rows without bounds.
 
-    Not in every stage: where nothing holds a variable, all orders lose their digits.
+    Args:
+        assembly: Index tables of the problem.
+        rho: Values of rho for inequality rows, for equality rows, and for rows without bounds.
+    """
+    A, problem = assembly.A_pattern, assembly.problem
+    kinds = row_kinds(problem, EQUALITY_TOLERANCE)
+    is_equality = np.array([kind is RowKind.EQUALITY for kind in kinds], dtype=bool)
+    is_unknown = np.array([kind is RowKind.UNKNOWN for kind in kinds], dtype=bool)
+    simple = np.bincount(A.row_idx, minlength=problem.n_cons) < 2
+    return np.where(is_equality, rho[1], np.where(is_unknown & simple, rho[2], rho[0]))
+
+
+def _local(
+    model: StageModel, params: np.ndarray, rho: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Least diagonal entry of the Hessian and largest rho a^2 of each variable (z, z_next)."""
+    function = model.linearize("weights", ["P", "A", "lower", "upper"])
+    points = _points(model, params)
+    P, A, lower, upper = (np.array(part).ravel() for part in function.call(next(points)))
+    hessian, P_seen = model.hessian, [P]
+    if ca.depends_on(hessian.values, ca.vertcat(model.w, model.y)):
+        P_seen += [np.array(function.call(point)[0]).ravel() for point in points]
+    least = np.fmin.reduce(P_seen)  # ignores NaN
+    diagonal, strongest = np.zeros(model.w.numel()), np.zeros(model.w.numel())
+    on_diagonal = hessian.rows == hessian.cols
+    diagonal[hessian.cols[on_diagonal]] = np.nan_to_num(least[on_diagonal], nan=np.inf)
+    for block in hessian.blocks:
+        diagonal[block] = 0.0  # a projected block may be singular
+    rows, cols = model.jacobian_positions
+    several = np.bincount(rows, minlength=lower.size)[rows] > 1
+    rho_rows = np.where(upper - lower < EQUALITY_TOLERANCE, rho[1], rho[0])
+    strength = np.where(several, rho_rows[rows] * np.nan_to_num(A) ** 2, 0.0)
+    np.maximum.at(strongest, cols, strength)
+    return diagonal, strongest
+
+
+def _points(model: StageModel, params: np.ndarray) -> Iterator[list[np.ndarray]]:
+    """Points at which a stage is evaluated: the representative one with zero multipliers first."""
+    size, n_rows = model.w.numel(), model.y.numel()
+    rng = np.random.default_rng(0)
+    yield [representative_values(size), params, *([np.zeros(n_rows)] if model.exact else [])]
+    for _ in range(_N_POINTS):
+        w, y = _SPREAD * rng.normal(size=size), _LARGE * rng.normal(size=n_rows)
+        # An entry that grows with one sign of the multipliers shrinks with the other one.
+        yield from ([w, params, y], [w, params, -y]) if model.exact else ([w, params],)
+
+
+def _with_least(qp: HostQP, assembly: Assembly, weights: Weights) -> HostQP:
+    """The QP in which the variables of every other stage have only the weight that is certain.
+
+    If this held in every stage, all orders would lose their digits.
     """
     P, least = assembly.P_pattern, weights.least
     on_diagonal = P.row_idx == P.col_idx
@@ -196,18 +207,3 @@ def _with_least(qp: HostQP, assembly: Assembly, weights: Weights) -> HostQP:
     loses = (least < diagonal * (1 - _SAME)) & (assembly.problem.var_stage % 2 == 0)
     kept = np.where(on_diagonal, np.minimum(least, diagonal)[P.col_idx], 0.0)
     return replace(qp, P=np.where(loses[P.row_idx] | loses[P.col_idx], kept, qp.P))
-
-
-def least_rho(assembly: Assembly, rho: tuple[float, float, float]) -> np.ndarray:
-    """Rho of each row, or the least that it may be: a simple bound that may be absent has none.
-
-    Args:
-        assembly: The problem.
-        rho: As in `representative_of`.
-    """
-    A, problem = assembly.A_pattern, assembly.problem
-    kinds = row_kinds(problem, EQUALITY_TOLERANCE)
-    is_equality = np.array([kind is RowKind.EQUALITY for kind in kinds], dtype=bool)
-    is_unknown = np.array([kind is RowKind.UNKNOWN for kind in kinds], dtype=bool)
-    simple = np.bincount(A.row_idx, minlength=problem.n_cons) < 2
-    return np.where(is_equality, rho[1], np.where(is_unknown & simple, rho[2], rho[0]))

@@ -1,24 +1,25 @@
-"""Stage functions with their derivatives: what the kernels of the SQP iteration evaluate.
+"""One stage with its derivatives: the functions that the kernels of the SQP iteration evaluate.
 
-Reads: a `Stage` and the symbols that all stages share.  Produces: `StageModel`, whose methods are
-CasADi functions over the same few arrays: w = (z, z_next), p = (x0, shared, own parameters), which
-may come in two parts, and the multipliers y.  Outputs list structural nonzeros only.
+Reads: a `Stage` and the symbols that all stages share.  Produces: a `StageModel`, whose methods
+return CasADi functions over the same few arrays: w = (z, z_next), p = (x0, shared, own parameters),
+which may come in two parts, and the multipliers y.  Outputs list structural nonzeros only.
 
-The Hessian that a stage hands to the QP, positive semidefinite by construction.
+The Hessian of a stage (`StageHessian`) is positive semidefinite by construction.  The kind
+"gauss_newton" uses J'WJ of the residuals and the exact Hessian of cost expressions, the kind
+"exact" the Hessian of the Lagrangian.  Parts that are not semidefinite by their form are
+convexified: the variables of a Hessian fall into groups that it does not couple.  A group of one
+variable keeps the positive part of its entry, constant groups are projected here, and all others
+are treated as `HessianRule.convexify` says, some of them online.
 
-Reads: cost, residuals and constraints of a stage.  Produces: `StageHessian`, the upper triangle
-over (z, z_next) as expressions, and the blocks whose eigenvalues have to be looked at online.
-
-"gauss_newton" uses J'WJ of the residuals and the exact Hessian of cost expressions; "exact" the
-Hessian of the Lagrangian.  What is not semidefinite by form is convexified: the variables of a
-Hessian fall into groups that it does not couple.  A group of one variable keeps the positive part
-of its entry, constant groups are projected here, all others as `HessianRule.convexify` says.
+The bounds of a stage tell the `RowKind` of a row before any value is known.  Kernels that know the
+kind read neither 1/rho nor a second bound from memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Literal
 
@@ -31,16 +32,19 @@ from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.stage import Stage
 from warpmpc.symbolic.pattern import IntArray
 
+_DEPTH = 10  # how deep two expressions are compared
+
 
 @dataclass(frozen=True)
 class HessianRule:
-    """Which second derivatives the QP gets.
+    """The choice of second derivatives for the QP.
 
     Attributes:
         kind: "gauss_newton" or "exact".
-        convexify: "project" (negative eigenvalues become zero) or "gershgorin" (diagonal entries
-            grow until they dominate their rows: cheaper, farther from the Hessian).
-        damping: Added to the diagonal.
+        convexify: "project" sets negative eigenvalues to zero; "gershgorin" raises diagonal entries
+            until they dominate their rows, which is cheaper and farther from the Hessian; "none"
+            leaves the Hessian as it is.
+        damping: Constant that is added to the diagonal.
     """
 
     kind: Literal["gauss_newton", "exact"] = "gauss_newton"
@@ -50,14 +54,14 @@ class HessianRule:
 
 @dataclass(frozen=True, eq=False)
 class StageHessian:
-    """Upper triangle of a stage's Hessian over (z, z_next).
+    """Upper triangle of the Hessian of a stage over (z, z_next).
 
     Attributes:
         rows: Local row of each value.
-        cols: Local column.
+        cols: Local column of each value.
         values: Expressions, one per entry; zero where only a block contributes.
-        blocks: Local variables of each block that is projected online, ascending.
-        block_values: Its upper triangle, row by row.
+        blocks: Local variables of each block that is projected online, in ascending order.
+        block_values: Upper triangle of each block, row by row.
     """
 
     rows: IntArray
@@ -67,16 +71,228 @@ class StageHessian:
     block_values: list[ca.SX] = field(default_factory=list)
 
 
+@dataclass(frozen=True, eq=False)
+class StageModel:
+    """One stage with the derivatives that a QP is built from.
+
+    Attributes:
+        stage: The stage as the user wrote it.
+        w: Symbols of the variables (z, z_next).
+        p: Symbols of the parameters (x0, shared, own).
+        y: Symbols of the multipliers of the rows.
+        hessian: Upper triangle of the Hessian over w.
+        exact: Whether the Hessian depends on the multipliers.
+        common: Parameters that form an input of their own behind the others, or None if there is
+            no such input.
+    """
+
+    stage: Stage
+    w: ca.SX
+    p: ca.SX
+    y: ca.SX
+    hessian: StageHessian
+    exact: bool
+    common: IntArray | None = None
+
+    @classmethod
+    def build(cls, problem: MPCProblem, stage: Stage, rule: HessianRule) -> StageModel:
+        """Differentiates one stage of a problem."""
+        w = ca.vertcat(stage.z, stage.z_next)
+        p = ca.vertcat(problem.x0, problem.shared, stage.p)
+        y = ca.SX.sym("y", stage.g.numel())
+        hessian = stage_hessian(stage, y, rule, full_diagonal=problem.full_diagonal)
+        return cls(stage, w, p, y, hessian, rule.kind == "exact")
+
+    @property
+    def n_z(self) -> int:
+        """Number of variables of the stage itself."""
+        return self.stage.z.numel()
+
+    @property
+    def total_cost(self) -> ca.SX:
+        """Cost expression and residuals, without the penalties of soft rows."""
+        return self.stage.cost + 0.5 * ca.dot(self.stage.weight, self.stage.residual**2)
+
+    @cached_property
+    def _slope(self) -> ca.SX:
+        """Gradient of the cost as a sparse column."""
+        return ca.jacobian(self.total_cost, self.w).T
+
+    @property
+    def gradient(self) -> ca.SX:
+        """Gradient of the cost: all entries of z, then the structural nonzeros of z_next."""
+        own, other = self._slope[: self.n_z], self._slope[self.n_z :]
+        return ca.vertcat(ca.densify(own), nonzeros(other))
+
+    @cached_property
+    def gradient_cols(self) -> IntArray:
+        """Local variable of each entry of the gradient."""
+        beyond = [j for j in self._slope.sparsity().row() if j >= self.n_z]
+        return np.array([*range(self.n_z), *beyond], dtype=np.int32)
+
+    @cached_property
+    def jacobian(self) -> ca.SX:
+        """Sparse Jacobian of the rows over w."""
+        return ca.jacobian(self.stage.g, self.w)
+
+    @cached_property
+    def jacobian_positions(self) -> tuple[IntArray, IntArray]:
+        """Local row and variable of each entry of the Jacobian."""
+        rows, cols = self.jacobian.sparsity().get_triplet()
+        return np.array(rows, dtype=np.int32), np.array(cols, dtype=np.int32)
+
+    def qp_expressions(self) -> dict[str, ca.SX]:
+        """Contributions of the stage to the QP at a point, by name."""
+        stage = self.stage
+        return {
+            "P": self.hessian.values,
+            "q": self.gradient,
+            "A": nonzeros(self.jacobian),
+            "lower": _distance(stage.lower, stage.g),
+            "upper": _distance(stage.upper, stage.g),
+            "soft": ca.vec(stage.penalties),
+            "blocks": ca.vertcat(ca.SX(0, 1), *self.hessian.block_values),
+        }
+
+    def linearize(self, name: str, outputs: Sequence[str]) -> ca.Function:
+        """Function from (w, p), and y if the Hessian is exact, to the named contributions."""
+        found = self.qp_expressions()
+        return self._function(name, self._point, [found[which] for which in outputs])
+
+    def linearize_part(
+        self, name: str, picked: Mapping[str, IntArray], rows: Collection[int], *, with_cost: bool
+    ) -> ca.Function:
+        """Like `linearize`, for some elements of each contribution.
+
+        The outputs of `evaluate_part` for the given rows follow.
+        """
+        found = self.qp_expressions()
+        outputs = [
+            ca.vertcat(ca.SX(0, 1), *(found[which][i] for i in elements.tolist()))
+            for which, elements in picked.items()
+        ]
+        outputs += self._values(rows, with_cost=with_cost)
+        return self._function(name, self._point, outputs)
+
+    @property
+    def _point(self) -> list[ca.SX]:
+        return [*self._cost_inputs, self.y] if self.exact else self._cost_inputs
+
+    @property
+    def _cost_inputs(self) -> list[ca.SX]:
+        """Variables and parameters, of which the common ones come last."""
+        if self.common is None:
+            return [self.w, self.p]
+        own = np.setdiff1d(np.arange(self.p.numel()), self.common)
+        parts = (
+            ca.vertcat(ca.SX(0, 1), *(self.p[int(i)] for i in at)) for at in (own, self.common)
+        )
+        return [self.w, *parts]
+
+    def evaluate(self, name: str) -> ca.Function:
+        """Function from (w, p) to the cost with penalties and three measures of the violations.
+
+        These are the sum of squares, the sum, and the largest one.
+        """
+        return self.evaluate_part(name, range(self.stage.g.numel()), with_cost=True)
+
+    def evaluate_part(self, name: str, rows: Collection[int], *, with_cost: bool) -> ca.Function:
+        """Like `evaluate`, for some rows, and with the penalties alone unless `with_cost`."""
+        return self._function(name, self._cost_inputs, self._values(rows, with_cost=with_cost))
+
+    def _values(self, rows: Collection[int], *, with_cost: bool) -> list[ca.SX]:
+        cost = self.total_cost if with_cost else ca.SX(0)
+        beyond, larger = self._hard_violations(rows)
+        worst = ca.mmax(larger) if larger.numel() else ca.SX(0)
+        outputs = [cost + self._penalty(rows), ca.sumsqr(beyond), ca.sum1(beyond), worst]
+        return [ca.densify(o) for o in outputs]
+
+    def pull_back(self, name: str, outputs: Sequence[str], *, of_w: bool) -> ca.Function:
+        """Function from the cotangents of contributions to those of (w, p), or of p alone.
+
+        Args:
+            name: Name of the function.
+            outputs: Contributions that have cotangents, which follow the inputs of `linearize`.
+            of_w: Whether the cotangent of w is an output as well.
+        """
+        found = self.qp_expressions()
+        bars = [ca.SX.sym(f"{which}_bar", found[which].numel()) for which in outputs]
+        pairing = sum(
+            (ca.dot(bar, found[o]) for bar, o in zip(bars, outputs, strict=True)), ca.SX(0)
+        )
+        wanted = [self.w, self.p] if of_w else [self.p]
+        results = [ca.densify(ca.gradient(pairing, symbols)) for symbols in wanted]
+        return self._function(name, [*self._point, *bars], results)
+
+    def cost_pull_back(self, name: str) -> ca.Function:
+        """Function from (w, p) to the gradients of the cost with penalties."""
+        cost = self.total_cost + self._penalty(range(self.stage.g.numel()))
+        results = [ca.densify(ca.gradient(cost, symbols)) for symbols in (self.w, self.p)]
+        return self._function(name, self._cost_inputs, results)
+
+    @cached_property
+    def _soft_number(self) -> dict[int, int]:
+        """Number of each soft row among the soft rows."""
+        return {int(row): a for a, row in enumerate(self.stage.soft_rows)}
+
+    def _sides(self, i: int) -> Iterator[tuple[ca.SX, tuple[ca.SX, ca.SX] | None]]:
+        """Distance of a row beyond each of its bounds, and the penalties of soft bounds."""
+        stage, soft = self.stage, self._soft_number
+        ends = (
+            (stage.lower[i], -np.inf, stage.lower[i] - stage.g[i]),
+            (stage.upper[i], np.inf, stage.g[i] - stage.upper[i]),
+        )
+        for side, (bound, absent, excess) in enumerate(ends):
+            if _is(bound, absent):
+                continue
+            penalties = None
+            if i in soft and not _is(stage.penalties[soft[i], side], np.inf):
+                penalties = (stage.penalties[soft[i], side], stage.penalties[soft[i], 2 + side])
+            yield excess, penalties
+
+    def _hard_violations(self, rows: Collection[int]) -> tuple[ca.SX, ca.SX]:
+        """Sum of the violations of both bounds of each row, and the larger one of them.
+
+        They differ for crossed bounds only.  The sum keeps a violation that is NaN, for which
+        `fmax` would return the other one.
+        """
+        sums, larger = [], []
+        for i in rows:
+            sides = [excess for excess, soft in self._sides(i) if soft is None]
+            if len(sides) == 2 and are_equal(self.stage.lower[i], self.stage.upper[i]):
+                sums.append(ca.fabs(sides[0]))
+                larger.append(sums[-1])
+            elif sides:
+                ramps = [_ramp(side) for side in sides]
+                sums.append(sum(ramps))
+                larger.append(ca.fmax(*ramps) if len(ramps) == 2 else ramps[0])
+        none = ca.SX(0, 1)
+        return ca.vertcat(none, *sums), ca.vertcat(none, *larger)
+
+    def _penalty(self, rows: Collection[int]) -> ca.SX:
+        """Cost of the violations of soft bounds."""
+        cost = ca.SX(0)
+        for way, soft in (side for i in rows for side in self._sides(i)):
+            if soft is not None:
+                excess = _ramp(way)
+                cost += soft[0] * excess + 0.5 * soft[1] * excess**2
+        return cost
+
+    @staticmethod
+    def _function(name: str, inputs: list[ca.SX], outputs: list[ca.SX]) -> ca.Function:
+        return ca.Function(name, inputs, ca.cse(outputs))
+
+
 def stage_hessian(
     stage: Stage, y: ca.SX, rule: HessianRule, *, full_diagonal: bool
 ) -> StageHessian:
-    """The Hessian of one stage.
+    """Builds the Hessian of one stage.
 
     Args:
-        stage: What the user wrote.
-        y: Multipliers of its rows, for the exact Hessian.
-        rule: Which second derivatives.
-        full_diagonal: Whether all diagonal entries of z exist, even if zero.
+        stage: The stage as the user wrote it.
+        y: Symbols for the multipliers of its rows, which an exact Hessian depends on.
+        rule: The choice of second derivatives.
+        full_diagonal: Whether all diagonal entries of z exist, even if they are zero.
     """
     w = ca.vertcat(stage.z, stage.z_next)
     rest = stage.cost
@@ -97,10 +313,50 @@ def stage_hessian(
     return StageHessian(rows, cols, nonzeros(total), blocks, raw)
 
 
+class RowKind(Enum):
+    """The bounds that a row has in every instance."""
+
+    UNKNOWN = "depends on the instance"
+    EQUALITY = "two equal bounds"
+    BOTH = "two bounds apart"
+    LOWER = "a lower bound"
+    UPPER = "an upper bound"
+
+
+def row_kinds(problem: MPCProblem, apart: float) -> list[RowKind]:
+    """The kind of each row of a problem.
+
+    Args:
+        problem: The problem.
+        apart: Distance of constant bounds up to which a row counts as an equality online.
+    """
+    kinds = [RowKind.UNKNOWN] * problem.n_cons
+    for group in problem.groups:
+        stage = group.stage
+        for i in range(stage.g.numel()):
+            kind = _kind(stage.lower[i], stage.upper[i], apart)
+            for k in group.ks:
+                kinds[int(problem.g_offset[k]) + i] = kind
+    return kinds
+
+
+def are_equal(lower: ca.SX, upper: ca.SX) -> bool:
+    """Whether two bounds are equal in every instance."""
+    if lower.is_constant() and upper.is_constant():
+        return bool(np.isfinite(float(lower))) and float(lower) == float(upper)
+    return bool(ca.is_equal(lower, upper, _DEPTH))
+
+
 def nonzeros(matrix: ca.SX) -> ca.SX:
     """Stored entries in column-major order as a column."""
     # Selected nonzeros of a row are a row.
     return ca.vec(matrix.nz[:]) if matrix.nnz() else ca.SX(0, 1)
+
+
+def constants_of(vector: ca.SX) -> list[float | None]:
+    """The value of each element that is a constant, and None for the others."""
+    elements = [vector[i] for i in range(vector.numel())]
+    return [float(e) if e.is_constant() else None for e in elements]
 
 
 def _positions(matrix: ca.SX) -> tuple[list[int], list[int]]:
@@ -110,15 +366,15 @@ def _positions(matrix: ca.SX) -> tuple[list[int], list[int]]:
 
 
 def _not_negative(weight: ca.SX) -> ca.SX:
-    """Weights that are given online could be negative, and P must not be indefinite."""
+    """Weights whose negative values count as zero, because P must not be indefinite."""
     entries = [w if w.is_constant() else ca.fmax(w, 0) for w in ca.vertsplit(weight)]
     return ca.vertcat(*entries)
 
 
 def _convexified(hessian: ca.SX, how: str) -> tuple[ca.SX, list[IntArray], list[ca.SX]]:
-    """A semidefinite matrix, and the groups of variables that are left to be projected online.
+    """A semidefinite matrix, and the groups of variables whose blocks are projected online.
 
-    Entries of those groups are structural zeros of the matrix.
+    The entries of those groups are structural zeros of the matrix.
     """
     n = hessian.size1()
     if not hessian.nnz() or how == "none":
@@ -155,7 +411,7 @@ def _embedded(block: ca.SX, index: list[int], n: int) -> ca.SX:
 
 
 def _projected(block: np.ndarray) -> np.ndarray:
-    """The nearest semidefinite matrix; one that is semidefinite stays what it is."""
+    """The nearest semidefinite matrix; a semidefinite one is returned unchanged."""
     eigenvalues, vectors = np.linalg.eigh(block)
     if eigenvalues[0] >= -1e-12 * max(1.0, abs(eigenvalues[-1])):
         return block
@@ -163,7 +419,7 @@ def _projected(block: np.ndarray) -> np.ndarray:
 
 
 def _dominant(block: ca.SX) -> ca.SX:
-    """Diagonal entries that are at least the sum of the others in their row (Gershgorin)."""
+    """The block with diagonal entries raised to at least the sum of their row (Gershgorin)."""
     size = block.size1()
     dominant = ca.SX(block)
     for i in range(size):
@@ -172,233 +428,18 @@ def _dominant(block: ca.SX) -> ca.SX:
     return dominant
 
 
-_DEPTH = 10  # of expressions that are compared
-
-
-@dataclass(frozen=True, eq=False)
-class StageModel:
-    """One stage with the derivatives that a QP is built from.
-
-    Attributes:
-        stage: What the user wrote.
-        w: The variables (z, z_next).
-        p: The parameters (x0, shared, own).
-        y: Multipliers of the rows.
-        hessian: Upper triangle over w.
-        exact: Whether it depends on the multipliers.
-        common: Which parameters are an input of their own, behind the others; None: there is no
-            such input.
-    """
-
-    stage: Stage
-    w: ca.SX
-    p: ca.SX
-    y: ca.SX
-    hessian: StageHessian
-    exact: bool
-    common: IntArray | None = None
-
-    @classmethod
-    def build(cls, problem: MPCProblem, stage: Stage, rule: HessianRule) -> StageModel:
-        """Differentiates one stage of a problem."""
-        w = ca.vertcat(stage.z, stage.z_next)
-        p = ca.vertcat(problem.x0, problem.shared, stage.p)
-        y = ca.SX.sym("y", stage.g.numel())
-        hessian = stage_hessian(stage, y, rule, full_diagonal=problem.full_diagonal)
-        return cls(stage, w, p, y, hessian, rule.kind == "exact")
-
-    @property
-    def n_z(self) -> int:
-        """Variables of the stage itself."""
-        return self.stage.z.numel()
-
-    @property
-    def total_cost(self) -> ca.SX:
-        """Cost expression and residuals; penalties of soft rows not included."""
-        return self.stage.cost + 0.5 * ca.dot(self.stage.weight, self.stage.residual**2)
-
-    @cached_property
-    def _slope(self) -> ca.SX:
-        """Gradient of the cost as a sparse column."""
-        return ca.jacobian(self.total_cost, self.w).T
-
-    @property
-    def gradient(self) -> ca.SX:
-        """Gradient of the cost: all entries of z, structural nonzeros of z_next."""
-        own, other = self._slope[: self.n_z], self._slope[self.n_z :]
-        return ca.vertcat(ca.densify(own), nonzeros(other))
-
-    @cached_property
-    def gradient_cols(self) -> IntArray:
-        """Local variable of each entry of the gradient."""
-        beyond = [j for j in self._slope.sparsity().row() if j >= self.n_z]
-        return np.array([*range(self.n_z), *beyond], dtype=np.int32)
-
-    @cached_property
-    def jacobian(self) -> ca.SX:
-        """Jacobian of the rows over w, sparse."""
-        return ca.jacobian(self.stage.g, self.w)
-
-    @cached_property
-    def jacobian_positions(self) -> tuple[IntArray, IntArray]:
-        """Local row and variable of each entry of the Jacobian."""
-        rows, cols = self.jacobian.sparsity().get_triplet()
-        return np.array(rows, dtype=np.int32), np.array(cols, dtype=np.int32)
-
-    def qp_expressions(self) -> dict[str, ca.SX]:
-        """What the stage contributes to the QP at a point."""
-        stage = self.stage
-        return {
-            "P": self.hessian.values,
-            "q": self.gradient,
-            "A": nonzeros(self.jacobian),
-            "lower": _distance(stage.lower, stage.g),
-            "upper": _distance(stage.upper, stage.g),
-            "soft": ca.vec(stage.penalties),
-            "blocks": ca.vertcat(ca.SX(0, 1), *self.hessian.block_values),
-        }
-
-    def linearize(self, name: str, outputs: Sequence[str]) -> ca.Function:
-        """(w, p), and y if the Hessian is exact, to the named contributions to the QP."""
-        found = self.qp_expressions()
-        return self._function(name, self._point, [found[which] for which in outputs])
-
-    def linearize_part(
-        self, name: str, picked: Mapping[str, IntArray], rows: Collection[int], *, with_cost: bool
-    ) -> ca.Function:
-        """The same to some elements of each contribution, and then what `evaluate_part` returns."""
-        found = self.qp_expressions()
-        outputs = [
-            ca.vertcat(ca.SX(0, 1), *(found[which][i] for i in elements.tolist()))
-            for which, elements in picked.items()
-        ]
-        outputs += self._values(rows, with_cost=with_cost)
-        return self._function(name, self._point, outputs)
-
-    @property
-    def _point(self) -> list[ca.SX]:
-        return [*self._cost_inputs, self.y] if self.exact else self._cost_inputs
-
-    @property
-    def _cost_inputs(self) -> list[ca.SX]:
-        """Variables and parameters; common ones last."""
-        if self.common is None:
-            return [self.w, self.p]
-        own = np.setdiff1d(np.arange(self.p.numel()), self.common)
-        parts = (
-            ca.vertcat(ca.SX(0, 1), *(self.p[int(i)] for i in at)) for at in (own, self.common)
-        )
-        return [self.w, *parts]
-
-    def evaluate(self, name: str) -> ca.Function:
-        """(w, p) to cost with penalties, and sum of squares, sum and largest violation of rows."""
-        return self.evaluate_part(name, range(self.stage.g.numel()), with_cost=True)
-
-    def evaluate_part(self, name: str, rows: Collection[int], *, with_cost: bool) -> ca.Function:
-        """The same of some rows, with the cost or with penalties alone."""
-        return self._function(name, self._cost_inputs, self._values(rows, with_cost=with_cost))
-
-    def _values(self, rows: Collection[int], *, with_cost: bool) -> list[ca.SX]:
-        cost = self.total_cost if with_cost else ca.SX(0)
-        beyond, larger = self._hard_violations(rows)
-        worst = ca.mmax(larger) if larger.numel() else ca.SX(0)
-        outputs = [cost + self._penalty(rows), ca.sumsqr(beyond), ca.sum1(beyond), worst]
-        return [ca.densify(o) for o in outputs]
-
-    def pull_back(self, name: str, outputs: Sequence[str], *, of_w: bool) -> ca.Function:
-        """Cotangents of contributions to the QP back to (w, p), or to p alone.
-
-        Args:
-            name: Of the function.
-            outputs: Which contributions have cotangents; they follow the inputs of `linearize`.
-            of_w: Whether the cotangent of w is wanted, too.
-        """
-        found = self.qp_expressions()
-        bars = [ca.SX.sym(f"{which}_bar", found[which].numel()) for which in outputs]
-        pairing = sum(
-            (ca.dot(bar, found[o]) for bar, o in zip(bars, outputs, strict=True)), ca.SX(0)
-        )
-        wanted = [self.w, self.p] if of_w else [self.p]
-        results = [ca.densify(ca.gradient(pairing, symbols)) for symbols in wanted]
-        return self._function(name, [*self._point, *bars], results)
-
-    def cost_pull_back(self, name: str) -> ca.Function:
-        """(w, p) to the gradients of the cost, penalties included."""
-        cost = self.total_cost + self._penalty(range(self.stage.g.numel()))
-        results = [ca.densify(ca.gradient(cost, symbols)) for symbols in (self.w, self.p)]
-        return self._function(name, self._cost_inputs, results)
-
-    @cached_property
-    def _soft_number(self) -> dict[int, int]:
-        """Number of each soft row among them."""
-        return {int(row): a for a, row in enumerate(self.stage.soft_rows)}
-
-    def _sides(self, i: int) -> Iterator[tuple[ca.SX, tuple[ca.SX, ca.SX] | None]]:
-        """For each bound of a row: how far the row is beyond it, and its penalties if soft."""
-        stage, soft = self.stage, self._soft_number
-        ends = (
-            (stage.lower[i], -np.inf, stage.lower[i] - stage.g[i]),
-            (stage.upper[i], np.inf, stage.g[i] - stage.upper[i]),
-        )
-        for side, (bound, absent, excess) in enumerate(ends):
-            if _is(bound, absent):
-                continue
-            penalties = None
-            if i in soft and not _is(stage.penalties[soft[i], side], np.inf):
-                penalties = (stage.penalties[soft[i], side], stage.penalties[soft[i], 2 + side])
-            yield excess, penalties
-
-    def _hard_violations(self, rows: Collection[int]) -> tuple[ca.SX, ca.SX]:
-        """Of each row the sum of both sides, and the larger one; the same but for crossed bounds.
-
-        A side that is no number is part of the sum; `fmax` would take the other one.
-        """
-        sums, larger = [], []
-        for i in rows:
-            sides = [excess for excess, soft in self._sides(i) if soft is None]
-            if len(sides) == 2 and are_equal(self.stage.lower[i], self.stage.upper[i]):
-                sums.append(ca.fabs(sides[0]))
-                larger.append(sums[-1])
-            elif sides:
-                ramps = [_ramp(side) for side in sides]
-                sums.append(sum(ramps))
-                larger.append(ca.fmax(*ramps) if len(ramps) == 2 else ramps[0])
-        none = ca.SX(0, 1)
-        return ca.vertcat(none, *sums), ca.vertcat(none, *larger)
-
-    def _penalty(self, rows: Collection[int]) -> ca.SX:
-        """Cost of the violations of soft sides."""
-        cost = ca.SX(0)
-        for way, soft in (side for i in rows for side in self._sides(i)):
-            if soft is not None:
-                excess = _ramp(way)
-                cost += soft[0] * excess + 0.5 * soft[1] * excess**2
-        return cost
-
-    @staticmethod
-    def _function(name: str, inputs: list[ca.SX], outputs: list[ca.SX]) -> ca.Function:
-        return ca.Function(name, inputs, ca.cse(outputs))
-
-
 def _is(entry: ca.SX, value: float) -> bool:
     """Whether an expression is this constant."""
     return bool(entry.is_constant()) and float(entry) == value
 
 
-def are_equal(lower: ca.SX, upper: ca.SX) -> bool:
-    """Whether two bounds are one number in every instance."""
-    if lower.is_constant() and upper.is_constant():
-        return bool(np.isfinite(float(lower))) and float(lower) == float(upper)
-    return bool(ca.is_equal(lower, upper, _DEPTH))
-
-
 def _ramp(excess: ca.SX) -> ca.SX:
-    """Zero below zero; `fmax` would take a row that is NaN for one without violation."""
+    """The positive part; unlike `fmax`, it does not count NaN as no violation."""
     return ca.if_else(excess < 0, 0, excess)
 
 
 def _distance(bounds: ca.SX, rows: ca.SX) -> ca.SX:
-    """Bounds minus rows; absent bounds stay constants."""
+    """Bounds minus rows, where absent bounds stay constants."""
     entries = [
         bounds[i] if _is(bounds[i], np.inf) or _is(bounds[i], -np.inf) else bounds[i] - rows[i]
         for i in range(rows.numel())
@@ -406,7 +447,12 @@ def _distance(bounds: ca.SX, rows: ca.SX) -> ca.SX:
     return ca.vertcat(ca.SX(0, 1), *entries)
 
 
-def constants_of(vector: ca.SX) -> list[float | None]:
-    """The value of each element that is a constant, None for the others."""
-    elements = [vector[i] for i in range(vector.numel())]
-    return [float(e) if e.is_constant() else None for e in elements]
+def _kind(lower: ca.SX, upper: ca.SX, apart: float) -> RowKind:
+    below, above = (float(b) if b.is_constant() else None for b in (lower, upper))
+    if (below == -np.inf) != (above == np.inf):
+        return RowKind.UPPER if below == -np.inf else RowKind.LOWER
+    if are_equal(lower, upper):
+        return RowKind.EQUALITY
+    if below is not None and above is not None and np.isfinite([below, above]).all():
+        return RowKind.BOTH if above - below > 2 * apart else RowKind.UNKNOWN
+    return RowKind.UNKNOWN
