@@ -11,6 +11,7 @@ from sqp_cases import FIXED, FIXED_QP
 
 from warpmpc import ADMMSettings, MPCSolver, SettingsError, StagedSettings
 from warpmpc.engines.onchip import launch as onchip_engine
+from warpmpc.mpc.sqp import choice
 from warpmpc.mpc.sqp import onchip as module
 from warpmpc.systems import car, cartpole, quadrotor
 from warpmpc.systems import pendulum as pendulum_system
@@ -48,7 +49,7 @@ class TestRefusals:
         assert 0 < missing < needed  # a few hundred bytes must not be called nothing
 
     def test_checks_need_no_more_room(self, monkeypatch):
-        monkeypatch.setattr(module, "has_gpu", lambda: True)
+        monkeypatch.setattr(choice, "has_gpu", lambda: True)
         made = cartpole.make()
         checked = replace(made.settings, qp=replace(made.settings.qp, check_every=25))
         settings = (made.settings, checked)
@@ -110,21 +111,23 @@ class TestChoice:
     @pytest.mark.parametrize("system", [pendulum_system, cartpole, car])
     def test_small_systems_have_no_drawback(self, system, monkeypatch):
         made = system.make()
-        monkeypatch.setattr(module, "has_gpu", lambda: True)
+        monkeypatch.setattr(choice, "has_gpu", lambda: True)
         checked = replace(made.settings, qp=replace(made.settings.qp, check_every=25))
         for settings in (made.settings, checked):
             assert MPCSolver(made.problem, settings, "float32").engine == "onchip"
 
     def test_large_ones_stay_staged_and_say_why(self, monkeypatch, caplog):
         made = quadrotor.make()
-        monkeypatch.setattr(module, "has_gpu", lambda: True)
-        with caplog.at_level("INFO", logger=module.__name__):
-            solver = MPCSolver(made.problem, made.settings, "float32")
+        monkeypatch.setattr(choice, "has_gpu", lambda: True)
+        solver = MPCSolver(made.problem, made.settings, "float32")
         assert solver.engine == "staged"
-        assert re.search(r"engine auto: not onchip, because a .* needs .*\d+", caplog.text)
+        with caplog.at_level("INFO", logger=choice.__name__):
+            assert solver.bytes_per_instance > 0
+        (line,) = caplog.messages
+        assert re.search(r"SQP iteration: .*; not onchip, because a .* needs .*\d+", line)
 
     def test_wishes_come_first(self, monkeypatch):
-        monkeypatch.setattr(module, "has_gpu", lambda: True)
+        monkeypatch.setattr(choice, "has_gpu", lambda: True)
         for wish in ({"engine": "staged"}, {"staged": StagedSettings(sides=1)}):
             assert MPCSolver(pendulum(3), FIXED, "float32", **wish).engine == "staged"
         assert MPCSolver(pendulum(3), replace(FIXED, fused=True)).engine == "staged"

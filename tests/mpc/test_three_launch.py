@@ -19,8 +19,8 @@ from warpmpc import (
     StagedSettings,
 )
 from warpmpc.mpc.sqp import three_launch as module
-from warpmpc.mpc.sqp.general import SQPIteration
-from warpmpc.mpc.sqp.three_launch import ThreeLaunchIteration, build_iteration
+from warpmpc.mpc.sqp.choice import IterationChoice
+from warpmpc.mpc.sqp.three_launch import ThreeLaunchIteration
 
 BATCH = 33
 LADDER = LineSearchSettings(step_min=0.1)
@@ -130,6 +130,12 @@ IMPOSSIBLE = {
 }
 
 
+def kind_of(solver):
+    """Name of the iteration that is chosen where the caller leaves it open."""
+    given = (solver.programs, solver.qp, solver.settings)
+    return IterationChoice("auto", *given, free=True).kind.name
+
+
 class TestRefusals:
     @pytest.mark.parametrize("reason", IMPOSSIBLE)
     def test_settings(self, reason):
@@ -137,7 +143,7 @@ class TestRefusals:
         with pytest.raises(SettingsError, match=f"fused=True is not possible because {reason}"):
             MPCSolver(PROBLEMS["mixed"](), settings, "float64", "staged")
         free = MPCSolver(PROBLEMS["mixed"](), replace(settings, fused=None), "float64", "staged")
-        assert type(build_iteration(free.programs, free.qp, free.settings)) is SQPIteration
+        assert kind_of(free) == "general"
 
     def test_soft_rows(self):
         with pytest.raises(SettingsError, match="because there are soft rows"):
@@ -154,9 +160,7 @@ class TestRefusals:
 
     def test_default(self):
         free = MPCSolver(pendulum(3), FIXED)
-        assert isinstance(
-            build_iteration(free.programs, free.qp, free.settings), ThreeLaunchIteration
-        )
+        assert kind_of(free) == "three_launch"
 
 
 @pytest.mark.parametrize("engine", ["staged", "sparse"])
@@ -186,7 +190,7 @@ def test_text_is_readable_and_does_not_depend_on_the_horizon():
     found = []
     for horizon in (4, 9):
         solver = MPCSolver(pendulum(horizon), FIXED, "float32", "staged")
-        iteration = build_iteration(solver.programs, solver.qp, solver.settings)
+        iteration = ThreeLaunchIteration(solver.programs, solver.qp, solver.settings)
         kernels = iteration._at(1)._kernels
         found.append([kernels.factor_source, kernels.search_source])
     for short, long in zip(*found, strict=True):

@@ -274,7 +274,7 @@ def three_launch_values(programs: StageEvaluator, qp: QPSolver, settings: SQPSet
     before and after a launch, s, and the trajectory with its copy.  Checks need K.
     """
     loop = qp.loop
-    assert isinstance(loop, KernelLoop)  # see `mpc.sqp.three_launch.obstacle`
+    assert isinstance(loop, KernelLoop)  # see `mpc.sqp.choice`
     program = loop.program
     values = program.n_L + 9 * program.n_nodes
     if qp.settings.check_every:

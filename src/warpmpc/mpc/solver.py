@@ -32,19 +32,15 @@ from warpmpc.mpc import torch_bridge
 from warpmpc.mpc.batching import (
     BatchedCall,
     Sensitivity,
-    general_values,
     is_sharded,
-    onchip_values,
     release,
     result_values,
-    three_launch_values,
 )
 from warpmpc.mpc.parameters import ParameterPacker, Parameters, ParameterSplit, Params
 from warpmpc.mpc.sensitivity import SolveSensitivity, StepSensitivity
 from warpmpc.mpc.settings import SQPSettings
+from warpmpc.mpc.sqp.choice import IterationChoice
 from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
-from warpmpc.mpc.sqp.onchip import OnchipIteration, uses_onchip
-from warpmpc.mpc.sqp.three_launch import build_iteration, refuse_three_launches, uses_three_launches
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import (
     Guess,
@@ -122,8 +118,8 @@ class MPCSolver:
             )
         self.qp = self._qp_solver(engine, staged, nominal)
         given = (self.programs, self.qp, self.settings)
-        self._onchip = uses_onchip(engine, *given, free=staged is None)
-        refuse_three_launches(*given)
+        self._choice = IterationChoice(engine, *given, free=staged is None)
+        self._onchip = self._choice.is_onchip
         self._iterations: dict[ParameterSplit, SQPIteration] = {}
         self._pack = ParameterPacker(self.problem, self.dtype)
         guess = Guess(self.problem, self.dtype)
@@ -191,12 +187,7 @@ class MPCSolver:
         return self._values_per_instance() * np.dtype(self.dtype).itemsize
 
     def _values_per_instance(self) -> int:
-        given = (self.programs, self.qp, self.settings)
-        if self._onchip:
-            return onchip_values(self.programs, self.settings)
-        return (
-            three_launch_values(*given) if uses_three_launches(*given) else general_values(*given)
-        )
+        return self._choice.kind.values()
 
     def _program(
         self, function: Callable[..., Any], sensitivity: Callable[[], Sensitivity]
@@ -221,8 +212,7 @@ class MPCSolver:
         if split not in self._iterations:
             programs = self.programs.for_split(split)
             with jax.ensure_compile_time_eval():  # constants outlive the program being traced
-                build = OnchipIteration if self._onchip else build_iteration
-                self._iterations[split] = build(programs, self.qp, self.settings)
+                self._iterations[split] = self._choice.kind.build(programs)
         return self._iterations[split]
 
     def _solve_tiles(self, params: Parameters, start: MPCWarmStart) -> tuple[Iterate, Any]:
@@ -242,8 +232,8 @@ class MPCSolver:
         """
         if self._onchip:
             raise SettingsError('Nothing to tune: engine="onchip" has one shape.')
-        fused = uses_three_launches(self.programs, self.qp, self.settings)
-        kinds = row_kinds(self.problem, EQUALITY_TOLERANCE) if fused else ()
+        is_three_launch = self._choice.is_three_launch
+        kinds = row_kinds(self.problem, EQUALITY_TOLERANCE) if is_three_launch else ()
         found = tune_loop(self.qp.loop, batch, kinds)
         for program in (self._solve, self._step):
             program.forget()
@@ -252,10 +242,10 @@ class MPCSolver:
     def phase_cycles(self, x0: ArrayLike, warm_start: MPCWarmStart) -> dict[str, float]:
         """Mean cycles of the phases inside one on-chip solve; see `OnchipIteration`."""
         params = self._packed(x0, None)
-        iteration = self._iteration(params.split)
-        if not isinstance(iteration, OnchipIteration):
+        found = self._iteration(params.split).phase_cycles(params, warm_start)
+        if found is None:
             raise SettingsError('Only engine="onchip" has phases inside a launch.')
-        return iteration.phase_cycles(params, warm_start)
+        return found
 
     @in_auto_axes
     def pack(self, x0: ArrayLike | None, params: Params = None) -> jax.Array:

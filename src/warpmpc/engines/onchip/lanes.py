@@ -37,7 +37,7 @@ class Node(NamedTuple):
 
     stage: int
     is_row: bool
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 Pair = tuple[Node, Node]

@@ -18,7 +18,7 @@ from warpmpc.mpc.line_search import Trial, choose, theta
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.stage_evaluation import Evaluation, StageEvaluator
-from warpmpc.mpc.types import History, MPCStatus, QPState
+from warpmpc.mpc.types import History, MPCStatus, MPCWarmStart, QPState
 from warpmpc.qp.products import QPMatrices, total
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import QPData
@@ -220,6 +220,16 @@ class SQPIteration:
             theta=theta(at_new, self.settings),
         )
         return jax.tree.map(lambda new, old: jnp.where(active, new, old), after, now)
+
+    def phase_cycles(self, p: Parameters, start: MPCWarmStart) -> dict[str, float] | None:
+        """Mean cycles of the phases inside one launch; None where a solve is several launches.
+
+        Args:
+            p: Parameters of a batch, batch first.
+            start: Start of the solve, likewise.
+        """
+        del p, start
+        return None
 
     def direction(self, data: QPData, state: QPState, active: jax.Array) -> Direction:
         """Solves the QP in the engine's layout."""

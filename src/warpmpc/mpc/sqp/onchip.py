@@ -6,15 +6,12 @@ Reads: the stage functions of a problem with few states.  Produces: `OnchipItera
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 
-from warpmpc._errors import SettingsError
 from warpmpc.codegen.native.line_search import REPORT_ROWS, SQPTolerances
 from warpmpc.engines.ldl.launch import MAX_REGISTERS
 from warpmpc.engines.onchip.check_source import OnchipChecks
@@ -36,7 +33,7 @@ from warpmpc.engines.onchip.solve_source import (
     OnchipSource,
 )
 from warpmpc.engines.onchip.solve_template import NO_PART, PHASES
-from warpmpc.engines.runtime.ffi import has_gpu, shared_memory_limit
+from warpmpc.engines.runtime.ffi import shared_memory_limit
 from warpmpc.mpc.line_search import native_rule
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
@@ -51,7 +48,6 @@ from warpmpc.qp.scaling import BOUND_LARGE, EQUALITY_TOLERANCE
 from warpmpc.qp.types import ADMMSettings
 from warpmpc.symbolic.derivatives.stage_model import row_kinds
 
-_LOG = logging.getLogger(__name__)
 # Longer stage programs would have to be cut into chunks.
 _LONGEST_PROGRAM = 3000
 _MOST_AT_ONCE = 8  # as many as have all registers that a lane can have
@@ -162,54 +158,13 @@ class OnchipIteration(SQPIteration):
         return end, jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), history)
 
 
-def uses_onchip(
-    engine: str, programs: StageEvaluator, qp: QPSolver, settings: SQPSettings, *, free: bool
-) -> bool:
-    """Whether solves are single launches; raises where that is wanted but impossible.
+def onchip_obstacle(programs: StageEvaluator, memory: Callable[[], LaneMemory]) -> str | None:
+    """Why stages or their memory do not fit a warp, or None.
 
     Args:
-        engine: What the caller wants.
         programs: Stage functions.
-        qp: Solver for the pattern of their QPs.
-        settings: Of the iteration.
-        free: Whether the caller leaves the choice of kernels to us.
+        memory: Lays out the lanes; called if all else allows a single launch.
     """
-    laid_out = partial(lane_memory, programs)
-    if engine == "onchip":
-        of_staged = None if free else "`staged` is for kernels of another engine"
-        reason = of_staged or onchip_obstacle(programs, qp, settings, laid_out)
-        if reason is not None:
-            raise SettingsError(
-                f'engine="onchip" is not possible because {reason}; use engine="auto".'
-            )
-        return True
-    if engine != "auto" or not free or settings.fused is not None or not has_gpu():
-        return False
-    memory = cache(laid_out)  # asked for only if settings allow it
-    reason = onchip_obstacle(programs, qp, settings, memory) or onchip_drawback(
-        memory(), programs.dtype
-    )
-    _LOG.info("engine auto: %s", f"not onchip, because {reason}" if reason else "onchip")
-    return reason is None
-
-
-def onchip_obstacle(
-    programs: StageEvaluator,
-    qp: QPSolver,
-    settings: SQPSettings,
-    memory: Callable[[], LaneMemory],
-) -> str | None:
-    """Why a solve cannot be one launch, or None; `memory` is called if all else allows it."""
-    admm = qp.settings
-    reasons = (
-        (settings.fused is not None, f"fused={settings.fused} is for engines of several launches"),
-        (bool(admm.scaling), "QPs are scaled"),
-        (bool(admm.adaptive_rho_every), "rho is adapted"),
-        (programs.has_blocks, "Hessian blocks are projected"),
-    )
-    known = next((reason for holds, reason in reasons if holds), None)
-    if known is not None:
-        return known
     # One program gives both: cost and violations at the first point come with the QP.
     both = zip(programs.linearize_functions[0], programs.evaluate_functions, strict=True)
     longest = max((f.n_instructions() + g.n_instructions() for f, g in both), default=0)

@@ -7,7 +7,6 @@ exists for a fixed number of iterations and for QPs that need neither scaling no
 
 from __future__ import annotations
 
-import logging
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc._errors import SettingsError
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.native.line_search import REPORT_ROWS
 from warpmpc.codegen.stage_functions import StageCase, merged_cases
@@ -41,10 +39,8 @@ from warpmpc.symbolic.derivatives.qp_residuals import report_steps
 from warpmpc.symbolic.derivatives.stage_model import row_kinds
 from warpmpc.symbolic.stage_elimination import StageElimination, StageTemplate
 
-_LOG = logging.getLogger(__name__)
 # Longer stage programs are cut into chunks, which only separate launches can be.
 _LONGEST_PROGRAM = 3000
-_MOST_STEPS = 30  # of the ladder: one warp each in a block
 
 
 @jax.tree_util.register_dataclass
@@ -63,7 +59,7 @@ class ThreeLaunchIteration(SQPIteration):
     """The iteration for one problem; how it begins is a matter of `SQPIteration`."""
 
     def __init__(self, programs: StageEvaluator, qp: QPSolver, settings: SQPSettings):
-        """See `obstacle` for what it cannot do.
+        """See `mpc.sqp.choice` for what it cannot do.
 
         Args:
             programs: Stage functions.
@@ -88,7 +84,7 @@ class ThreeLaunchIteration(SQPIteration):
         """The launches for so many tiles; they depend on the order of the elimination."""
         loop = self.qp.loop
         kernels = loop.staged_at(tiles) if isinstance(loop, KernelLoop) else None
-        assert kernels is not None  # see `obstacle`
+        assert kernels is not None  # see `three_launch_obstacle`
         key = kernels.program.node_order.tobytes()
         if key not in self._launches:
             given = (self.programs, self.qp, self.settings, kernels.program)
@@ -266,54 +262,15 @@ def _numbers(qp: QPSolver, dtype: str) -> np.ndarray:
     return np.array([qp.settings.sigma, *inverses, EQUALITY_TOLERANCE, BOUND_LARGE], dtype=dtype)
 
 
-def build_iteration(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> SQPIteration:
-    """The iteration for a problem: in three launches where that is possible and not forbidden.
+def three_launch_obstacle(programs: StageEvaluator, qp: QPSolver) -> str | None:
+    """Why stages or the QP engine do not allow three launches, or None.
 
     Args:
         programs: Stage functions.
         qp: Solver for the pattern of their QPs.
-        settings: Of the iteration.
     """
-    reason = _reason(programs, qp, settings)
-    if reason is None:
-        return ThreeLaunchIteration(programs, qp, settings)
-    _LOG.info("an SQP iteration is more than three launches because %s", reason)
-    return SQPIteration(programs, qp, settings)
-
-
-def uses_three_launches(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> bool:
-    """Whether `build_iteration` makes an iteration in three launches."""
-    return _reason(programs, qp, settings) is None
-
-
-def _reason(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> str | None:
-    return "fused is False" if settings.fused is False else obstacle(programs, qp, settings)
-
-
-def refuse_three_launches(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> None:
-    """Raises where fused iterations are wanted but impossible."""
-    reason = obstacle(programs, qp, settings) if settings.fused else None
-    if reason is not None:
-        raise SettingsError(
-            f"fused=True is not possible because {reason}; leave it None, or change the settings."
-        )
-
-
-def obstacle(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> str | None:
-    """Why iterations cannot be fused, or None."""
-    loop, admm = qp.loop, qp.settings
-    unrolled = isinstance(loop, KernelLoop) and loop.staged_at(1) is not None
-    reasons = (
-        (settings.converges, "the number of SQP iterations is not fixed"),
-        (not unrolled, "the QP engine has no unrolled stages"),
-        (bool(admm.scaling), "QPs are scaled"),
-        (bool(admm.adaptive_rho_every), "rho is adapted"),
-        (programs.soft_rows.size > 0, "there are soft rows"),
-        (programs.has_blocks, "Hessian blocks are projected"),
-        (len(settings.line_search.ladder) > _MOST_STEPS, "the ladder of steps is too long"),
-    )
-    known = next((reason for holds, reason in reasons if holds), None)
-    if known is not None:
-        return known  # without functions that nobody else needs
+    loop = qp.loop
+    if not isinstance(loop, KernelLoop) or loop.staged_at(1) is None:
+        return "the QP engine has no unrolled stages"
     longest = max((f.n_instructions() for f in programs.linearize_functions[0]), default=0)
     return f"a stage has {longest} operations" if longest > _LONGEST_PROGRAM else None
