@@ -35,7 +35,8 @@ TEMPLATES = ("_source", "_template", "native/preamble", "native/soft_rows", "nat
 
 # Third-party packages that are confined to some layers.
 CONFINED = {
-    "casadi": {"problem", "symbolic", "codegen", "systems"},
+    # Benchmarks compare with CasADi's solvers.
+    "casadi": {"problem", "symbolic", "codegen", "systems", BENCH},
     "warp": {"codegen", "engines"},
 }
 
