@@ -28,7 +28,7 @@ from warpmpc.systems import System
 from warpmpc_bench.common.record import append_row, machine
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))  # the oracles live with the tests
+sys.path.insert(0, str(ROOT / "tests" / "support"))  # the oracles live with the tests
 
 from mpc_cases import WholeProblem  # noqa: E402
 from nlp_oracle import Minima, NonlinearProgram  # noqa: E402

@@ -1,21 +1,25 @@
 """`warpmpc bench`: measurements of the solvers on this machine, as table, JSONL and plot.
 
 A benchmark is a folder of `warpmpc_bench` with `bench.py` (`plan`, `run`), `report.py` (`HEADER`,
-`line`, `summary`) and `plot.py` (`plot_file`); add it to `BENCHMARKS` with its own options.
+`line`, `summary`), `plot.py` (`plot_file`) and `baselines.py` (`BASELINES`); add it to `LAYERS`
+with its own options.  Every system of `warpmpc.systems.SYSTEMS` is a benchmark, too.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from warpmpc import systems
 from warpmpc._errors import SettingsError
-from warpmpc.cli.arguments import WRONG_RESULT, epilog
+from warpmpc.cli.arguments import WRONG_RESULT, epilog, full_name
 from warpmpc.cli.progress import Progress
+from warpmpc_bench.mpc.setup import MPCSetup
 
 if TYPE_CHECKING:
+    from warpmpc_bench.common.baseline import Baseline
     from warpmpc_bench.common.record import Row
     from warpmpc_bench.common.sweep import Sweep
 
@@ -25,6 +29,7 @@ EPILOG: str = epilog("""\
   warpmpc bench cartpole --batch 1000,10000 --json rows.jsonl
   warpmpc bench pendulum --batch 1 --sqp-iter 5 --admm-iter 25    how long one solve takes
   warpmpc bench cartpole --variants onchip,staged                 one launch per solve, or three
+  warpmpc bench car --batch 32 --baselines ipopt                  IPOPT on the same closed loops
   warpmpc bench qp --dtype float32,float64 --no-baselines
   warpmpc bench NAME --help                       options of one benchmark
 
@@ -33,34 +38,47 @@ whole when it is measured.  A row whose result is wrong is kept, but neither dra
 """)
 
 
+ALL = "all"  # baselines
+
+
 class Benchmark(NamedTuple):
     """One benchmark.
 
     Attributes:
-        help: What it says about itself.
-        add_arguments: Declares its own options.
-        settings: Its settings from all options.
+        help: One line for the help.
+        add_arguments: Declares the options that only this benchmark has.
+        settings: Builds its settings from all options.
         module: Folder of `warpmpc_bench`.
-        baselines: Whether it knows other solvers to compare with.
+        all_baselines: Whether other solvers are measured unless asked otherwise.
+        alias: Second, shorter name on the command line.
     """
 
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     settings: Callable[[argparse.Namespace], Sweep]
     module: str
-    baselines: bool = True
+    all_baselines: bool = True
+    alias: str | None = None
+
+    @property
+    def baselines(self) -> Mapping[str, Baseline]:
+        """Other solvers that the benchmark knows."""
+        return import_module(f"warpmpc_bench.{self.module}.baselines").BASELINES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
-    for name, benchmark in BENCHMARKS.items():
-        one = names.add_parser(name, help=benchmark.help, description=benchmark.help, epilog=EPILOG)
-        _add_shared(one, name, baselines=benchmark.baselines)
+    for name, benchmark in benchmarks().items():
+        short = () if benchmark.alias is None else (benchmark.alias,)
+        one = names.add_parser(
+            name, aliases=short, help=benchmark.help, description=benchmark.help, epilog=EPILOG
+        )
+        _add_shared(one, name, benchmark)
         benchmark.add_arguments(one)
 
 
-def _add_shared(parser: argparse.ArgumentParser, name: str, *, baselines: bool) -> None:
+def _add_shared(parser: argparse.ArgumentParser, name: str, benchmark: Benchmark) -> None:
     json_file, plot_file = f"{name}_bench.jsonl", f"{name}_bench.png"
     parser.add_argument("--batch", metavar="N,N,...", help="batch sizes (default: by device)")
     parser.add_argument(
@@ -70,13 +88,23 @@ def _add_shared(parser: argparse.ArgumentParser, name: str, *, baselines: bool) 
         "--repeats", metavar="N", type=int, default=5, help="timings per median (default 5)"
     )
     parser.add_argument("--cores", metavar="N", type=int, help="CPU cores to use (default: all)")
-    if baselines:
-        parser.add_argument(
-            "--baselines",
-            action=argparse.BooleanOptionalAction,
-            default=True,
-            help="also measure other solvers, where they are installed",
-        )
+    known, usual = ", ".join(benchmark.baselines), "all" if benchmark.all_baselines else "none"
+    parser.add_argument(
+        "--baselines",
+        metavar="NAME,...",
+        nargs="?",
+        const=ALL,
+        default=ALL if benchmark.all_baselines else None,
+        help=f"other solvers to measure where they are installed: {known} (default: {usual}; "
+        "without a name: all)",
+    )
+    parser.add_argument(
+        "--no-baselines",
+        dest="baselines",
+        action="store_const",
+        const=None,
+        help="measure no other solvers",
+    )
     parser.add_argument(
         "--json",
         metavar="FILE",
@@ -170,11 +198,12 @@ def run(args: argparse.Namespace) -> int:
     from warpmpc.engines.runtime.loading import keep_programs
 
     keep_programs()
+    args.name = full_name(args.name)
     plot = _plot_file(args.plot, f"{args.name}_bench.png")
     ours = [row for row in _measure(args) if row["kind"] == "variant"]
     print(f"rows appended to {args.json}")
     if plot and any(row["correct"] for row in ours):
-        drawing: Any = import_module(f"warpmpc_bench.{BENCHMARKS[args.name].module}.plot")
+        drawing: Any = import_module(f"warpmpc_bench.{benchmarks()[args.name].module}.plot")
         print(f"plot written to {drawing.plot_file(args.json, plot)}")
     return WRONG_RESULT if any(row["correct"] is False for row in ours) else 0
 
@@ -182,7 +211,7 @@ def run(args: argparse.Namespace) -> int:
 def _measure(args: argparse.Namespace) -> list[Row]:
     from warpmpc_bench.common.record import append_row
 
-    benchmark = BENCHMARKS[args.name]
+    benchmark = benchmarks()[args.name]
     bench: Any = import_module(f"warpmpc_bench.{benchmark.module}.bench")
     report: Any = import_module(f"warpmpc_bench.{benchmark.module}.report")
     settings = benchmark.settings(args)
@@ -245,7 +274,7 @@ def _shared_settings(args: argparse.Namespace, variants: str | None) -> dict[str
         "dtypes": _names(args.dtype),
         "variants": None if variants is None else _names(variants),
         "repeats": args.repeats,
-        "baselines": BENCHMARKS[args.name].baselines and args.baselines,
+        "baselines": args.baselines == ALL or _names(args.baselines or ""),
     }
 
 
@@ -274,15 +303,7 @@ def _numbers(text: str, option: str = "--batch") -> tuple[int, ...]:
         raise SettingsError(f"{option} takes whole numbers like 512,2048, got {text!r}.") from None
 
 
-_SYSTEMS = {
-    "pendulum": "a pendulum with a weak motor (N = 64, 5 SQP x 25 ADMM)",
-    "car": "a kinematic car and a round obstacle (N = 50, 1 SQP x 25 ADMM)",
-    "cartpole": "the swing-up of a cartpole (N = 100, 10 SQP x 50 ADMM)",
-    "quadrotor": "a quadrotor (N = 40, 1 SQP x 25 ADMM)",
-    "quadrotor_obstacles": "a quadrotor among cylinders (N = 40, 1 SQP x 100 ADMM)",
-    "linear": "the linear MPC (N = 40, 1 SQP x 25 ADMM)",
-}
-BENCHMARKS: dict[str, Benchmark] = {
+LAYERS: dict[str, Benchmark] = {
     "ldl": Benchmark("batched factorisations and solves", _add_ldl, _ldl_settings, "ldl"),
     "qp": Benchmark(
         "batched QPs of a linear MPC, and their gradients", _add_qp, _qp_settings, "qp"
@@ -293,14 +314,22 @@ BENCHMARKS: dict[str, Benchmark] = {
         _translate_settings,
         "translate",
     ),
-    **{
-        name: Benchmark(
-            f"closed loops of {what}: SQP iterations/s, phases, correctness",
-            _add_mpc,
-            _mpc_settings,
-            "mpc",
-            baselines=False,
-        )
-        for name, what in _SYSTEMS.items()
-    },
 }
+
+
+def benchmarks() -> dict[str, Benchmark]:
+    """All benchmarks: those of the layers, and closed loops of every system."""
+    return {**LAYERS, **{name: _closed_loops(name) for name in systems.SYSTEMS}}
+
+
+def _closed_loops(name: str) -> Benchmark:
+    about = systems.describe(name)
+    sizes = MPCSetup(name).sizes
+    return Benchmark(
+        f"closed loops: {about.title} ({sizes}); SQP iterations/s, phases, correctness",
+        _add_mpc,
+        _mpc_settings,
+        "mpc",
+        all_baselines=False,
+        alias=about.alias,
+    )

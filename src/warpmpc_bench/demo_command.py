@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from warpmpc import systems
 from warpmpc._errors import SettingsError
 from warpmpc.cli.arguments import (
     DONE,
@@ -16,29 +17,20 @@ from warpmpc.cli.arguments import (
     check_name,
     device_of,
     epilog,
+    full_name,
+    short_names,
 )
 from warpmpc.cli.progress import Activity
 
 HELP: str = "run the main job on this machine and draw it"
-# Closed loops: `warpmpc_bench.demos.loop` runs, `warpmpc_bench.demos.scenes` draws.
-LOOPS = {
-    "pendulum": "pendulums swing up with motors too weak to lift them",
-    "cartpole": "cart-poles swing up on a short rail",
-    "car": "cars drive around an obstacle and park",
-    "quadrotor": "quadrotors fly to a set-point",
-    "obstacles": "quadrotors fly between cylinders",
-}
-# A demo `name` is `demos.name` (run_demo), `demos.name_figure` (draw_demo) and
+# A demo `name` of a layer is `demos.name` (run_demo), `demos.name_figure` (draw_demo) and
 # `demos.name_summary` (format_demo).
 BATCHES = {
     "qp": "solve a batch of linear MPC problems, two of them hopeless",
     "ldl": "solve a batch of KKT systems, two of them broken",
 }
-DEMOS = {**LOOPS, **BATCHES}
-# So many take about half a minute on two CPU cores, compilation included.
-BATCH = {**dict.fromkeys(LOOPS, 256), **dict.fromkeys(BATCHES, 1024), "cartpole": 128}
-EPILOG: str = "demos:\n" + "\n".join(f"  {name:<11}{DEMOS[name]}" for name in DEMOS)
-EPILOG += "\n\n" + epilog("""\
+BATCH = 1024  # of the layers; about half a minute on two CPU cores, compilation included
+EPILOG: str = epilog("""\
   warpmpc demo                          list the demos
   warpmpc demo cartpole                 write cartpole_demo.gif (half a minute on two CPU cores)
   warpmpc demo car --out car.png        one figure instead of an animation
@@ -46,14 +38,22 @@ EPILOG += "\n\n" + epilog("""\
 """)
 
 
+def demos() -> dict[str, str]:
+    """All demos and what they show: closed loops of every system, then the layers below."""
+    titles = {short: systems.describe(name).title for short, name in short_names().items()}
+    return {**titles, **BATCHES}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
+    parser.epilog = f"{list_demos()}\n\n{EPILOG}"
     parser.add_argument("name", nargs="?", metavar="NAME", help="which one; none: list them")
+    sizes = ", ".join(f"{short}: {batch_of(name)}" for short, name in short_names().items())
     parser.add_argument(
         "--batch",
         metavar="N",
         type=int,
-        help="instances (default 256; cartpole: 128; qp and ldl: 1024)",
+        help=f"instances (default: {sizes}, {' and '.join(BATCHES)}: {BATCH})",
     )
     parser.add_argument(
         "--out",
@@ -63,10 +63,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "NAME_demo.gif; qp and ldl: NAME_demo.png)",
     )
     parser.add_argument("--show", action="store_true", help="open the picture when it is written")
-    loops = parser.add_argument_group(f"closed loops ({', '.join(LOOPS)})")
-    loops.add_argument("--steps", metavar="N", type=int, help="solves (default: of the system)")
+    loops = parser.add_argument_group(f"closed loops ({', '.join(short_names())})")
     loops.add_argument(
-        "--seed", metavar="N", type=int, help="of the initial states (default: of the benchmark)"
+        "--steps", metavar="N", type=int, help="solves per instance (default: those of the system)"
+    )
+    loops.add_argument(
+        "--seed",
+        metavar="N",
+        type=int,
+        help="seed of the initial states (default: that of the benchmark)",
     )
     add_device(loops)  # pyright: ignore[reportArgumentType]
 
@@ -76,19 +81,19 @@ def run(args: argparse.Namespace) -> int:
     if args.name is None:
         print(list_demos())
         return DONE
-    check_name(args.name, DEMOS, "demo")
-    batch = BATCH[args.name] if args.batch is None else args.batch
+    name = full_name(args.name)
+    check_name(name, [*systems.SYSTEMS, *BATCHES], "demo")
     path = _picture_file(args)
-    if args.name in LOOPS:
-        return _run_loop(args, batch, path)
+    if name not in BATCHES:
+        return _run_loop(name, args, path)
     for option in ("steps", "seed", "device"):
         if getattr(args, option) is not None:
-            raise SettingsError(f"--{option} is for closed loops: {', '.join(LOOPS)}.")
+            raise SettingsError(f"--{option} is for closed loops: {', '.join(short_names())}.")
     demo: Any = import_module(f"warpmpc_bench.demos.{args.name}")
     text: Any = import_module(f"warpmpc_bench.demos.{args.name}_summary")
     with Activity() as activity:
         activity.phase("compiling and solving")
-        result = demo.run_demo(batch)
+        result = demo.run_demo(BATCH if args.batch is None else args.batch)
     print(text.format_demo(result))
     if path is not None:
         figure: Any = import_module(f"warpmpc_bench.demos.{args.name}_figure")
@@ -97,26 +102,32 @@ def run(args: argparse.Namespace) -> int:
 
 
 def list_demos() -> str:
-    """Names and what they do."""
-    lines = [f"  {name:<11}{what}" for name, what in DEMOS.items()]
+    """Names of the demos and what they show."""
+    lines = [f"  {name:<11}{what}" for name, what in demos().items()]
     return "\n".join(["warpmpc demo NAME, with NAME one of", *lines])
 
 
-def _run_loop(args: argparse.Namespace, batch: int, path: Path | None) -> int:
+def batch_of(name: str) -> int:
+    """Instances of the demo of a system, unless given."""
+    return systems.describe(name).demo_batch
+
+
+def _run_loop(name: str, args: argparse.Namespace, path: Path | None) -> int:
     from warpmpc_bench.demos.loop import LoopOptions, run_demo
     from warpmpc_bench.demos.loop_summary import format_demo
 
-    options = LoopOptions(args.name, batch, args.steps, args.seed, device_of(args.device))
+    batch = batch_of(name) if args.batch is None else args.batch
+    options = LoopOptions(name, batch, args.steps, args.seed, device_of(args.device))
     with Activity() as activity:
         loop = run_demo(options, activity)
     print(format_demo(loop), flush=True)
     if path is not None:
         from warpmpc.viz.scene import write_scene
-        from warpmpc_bench.demos.scenes import SCENES
+        from warpmpc_bench.demos.scenes import scene_of
 
         with Activity() as activity:
             activity.phase("drawing")
-            scene = SCENES[args.name](loop)
+            scene = scene_of(loop)
             write_scene(scene, loop.steps, loop.system.control_dt, path, activity.report)
         _written(path, show=args.show)
     return DONE if loop.correct else WRONG_RESULT
@@ -133,7 +144,7 @@ def _picture_file(args: argparse.Namespace) -> Path | None:
     elif find_spec("matplotlib") is None:
         print("no picture: matplotlib is not installed (`pip install matplotlib`)")
         return None
-    default = f"{args.name}_demo.{'gif' if args.name in LOOPS else 'png'}"
+    default = f"{args.name}_demo.{'png' if args.name in BATCHES else 'gif'}"
     path = check_suffix(args.out or default)
     if args.name in BATCHES and path.suffix.lower() == ".gif":
         raise SettingsError(f"demo {args.name} does not move: --out must be a .png, .pdf or .svg.")

@@ -16,7 +16,10 @@ from warpmpc.cli.arguments import (
     check_name,
     device_of,
     epilog,
+    full_name,
+    short_names,
 )
+from warpmpc.systems import SYSTEMS, describe
 
 if TYPE_CHECKING:
     from warpmpc_bench.common.solve_once import SolvedBatch
@@ -28,13 +31,10 @@ EPILOG: str = epilog("""\
   warpmpc solve pendulum --x0=-3.14,0 --history --out swing.png    one start, and how it converged
   warpmpc solve quadrotor --dtype float64 --out result.json
 
-systems: pendulum, car, linear, cartpole, quadrotor, quadrotor_obstacles (or obstacles)
-
 files: .npz has x0, x, u, z, y, status, iterations, cost, violation and names of rows; .json has
 a summary and one entry per instance; .png, .pdf and .svg are drawn by `warpmpc.plot`.
 Exit code 1 if an instance failed, or did not converge with --mode converge.
 """)
-ALIASES = {"obstacles": "quadrotor_obstacles"}
 FIGURES = (".png", ".pdf", ".svg")
 SUFFIXES = (".npz", ".json", *FIGURES)
 SCALARS = ("iterations", "cost", "violation", "kkt_residual")
@@ -42,10 +42,17 @@ SCALARS = ("iterations", "cost", "violation", "kkt_residual")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
+    listed = "\n".join(
+        f"  {short:<11}{describe(name).title}" for short, name in short_names().items()
+    )
+    parser.epilog = f"systems:\n{listed}\n\n{EPILOG}"
     parser.add_argument("name", metavar="NAME", help="a system, see below")
     parser.add_argument("--batch", metavar="N", type=int, help="instances (default 32)")
     parser.add_argument(
-        "--seed", metavar="N", type=int, help="of the initial states (default: of the benchmark)"
+        "--seed",
+        metavar="N",
+        type=int,
+        help="seed of the initial states (default: that of the benchmark)",
     )
     parser.add_argument("--x0", metavar="A,B,...", help="one initial state instead of a batch")
     parser.add_argument(
@@ -75,9 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Solves, prints, writes; exits 1 if an instance failed."""
-    from warpmpc.systems import SYSTEMS
-
-    name: str = ALIASES.get(args.name) or args.name
+    name = full_name(args.name)
     check_name(name, SYSTEMS, "system")
     path = None if args.out is None else _checked(Path(args.out))
     if args.dtype == "float64":

@@ -36,7 +36,8 @@ NATIVE = "codegen/native/"
 
 # Third-party packages that are confined to some layers.
 CONFINED = {
-    "casadi": {"problem", "symbolic", "codegen", "systems"},
+    # Benchmarks compare with CasADi's solvers.
+    "casadi": {"problem", "symbolic", "codegen", "systems", BENCH},
     "warp": {"codegen", "engines"},
 }
 

@@ -18,11 +18,11 @@ from warpmpc.cli.main import main
 from warpmpc.cli.progress import Activity
 from warpmpc.systems import pendulum
 from warpmpc.viz.scene import check_suffix, write_scene
-from warpmpc_bench.demo_command import DEMOS, LOOPS
+from warpmpc_bench.demo_command import demos
 from warpmpc_bench.demos import loop as loop_demo
-from warpmpc_bench.demos.loop import SYSTEMS, LoopDemo, LoopOptions, device_name, run_demo
+from warpmpc_bench.demos.loop import LoopDemo, LoopOptions, device_name, run_demo
 from warpmpc_bench.demos.loop_summary import format_demo
-from warpmpc_bench.demos.scenes import SCENES
+from warpmpc_bench.demos.scenes import scene_of
 
 BATCH, STEPS = 5, 6
 
@@ -43,7 +43,7 @@ class Heard:
 @cache
 def made_up(name) -> LoopDemo:
     """A loop that was never simulated: starts that move to the goal in a straight line."""
-    system = systems.make(SYSTEMS[name])
+    system = systems.make(name)
     x0 = system.sample(BATCH)
     x = x0[:, None] * np.linspace(1, 0, STEPS + 1)[None, :, None]
     u = np.random.default_rng(0).normal(size=(BATCH, STEPS, system.n_u))
@@ -106,11 +106,11 @@ def test_text():
     assert "WRONG RESULT" in format_demo(wrong)
 
 
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("name", systems.SYSTEMS)
 def test_scene(name, tmp_path):
     """Every scene shows all times, counts who is there, and can be written."""
     loop = made_up(name)
-    scene = SCENES[name](loop)
+    scene = scene_of(loop)
     scene.show(0)
     begin = scene._counter.get_text()
     scene.show(STEPS)
@@ -129,7 +129,7 @@ def test_scene(name, tmp_path):
 
 def test_scene_is_drawn_from_the_states():
     loop = made_up("cartpole")
-    scene = SCENES["cartpole"](loop)
+    scene = scene_of(loop)
     scene.show(2)
     poles = np.array(scene._poles.get_segments())
     x = loop.x[scene.drawn, 2]
@@ -144,7 +144,7 @@ def test_scene_is_drawn_from_the_states():
 def test_animation(tmp_path):
     loop, heard = made_up("pendulum"), Heard()
     path = tmp_path / "new" / "a.gif"
-    write_scene(SCENES["pendulum"](loop), STEPS, 0.05, path, heard.report)
+    write_scene(scene_of(loop), STEPS, 0.05, path, heard.report)
     assert heard.reports[-1] == (STEPS + 1, STEPS + 1)
     with Image.open(path) as image:
         assert image.n_frames == STEPS + 1
@@ -165,7 +165,7 @@ def test_interrupted_animation_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Image.Image, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_scene(SCENES["car"](made_up("car")), 1, 0.1, tmp_path / "a.gif")
+        write_scene(scene_of(made_up("car")), 1, 0.1, tmp_path / "a.gif")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -190,8 +190,9 @@ def test_command(monkeypatch, capsys, tmp_path):
 def test_plain_demo_lists_all(capsys):
     assert main(["demo"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in DEMOS)
-    assert set(LOOPS) == set(SCENES) == set(SYSTEMS)
+    assert all(f"  {name} " in text and title in text for name, title in demos().items())
+    assert len(demos()) == len(systems.SYSTEMS) + 2
+    assert "obstacles" in demos()  # the short name of quadrotor_obstacles
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ def test_activity(tty):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("name", systems.SYSTEMS)
 def test_whole_demo(name, tmp_path, capsys):
     path = tmp_path / f"{name}.gif"
     assert main(["demo", name, "--batch", "32", "--out", str(path)]) == 0

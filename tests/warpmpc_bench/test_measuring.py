@@ -158,7 +158,9 @@ def test_cudss_gets_the_right_system(monkeypatch):
 def test_obstacles(monkeypatch):
     monkeypatch.setattr(baseline, "find_spec", lambda name: None)
     for name, package in (("qdldl", "qdldl"), ("cudss", "nvmath-python")):
-        assert ldl_baselines.BASELINES[name].obstacle() == f"package {package} is not installed"
+        assert ldl_baselines.BASELINES[name].obstacle() == (
+            f"package {package} is not installed (`pip install {package}`)"
+        )
     monkeypatch.setattr(baseline, "find_spec", lambda name: name)
     assert ldl_baselines.BASELINES["qdldl"].obstacle() is None
     monkeypatch.setattr(baseline.jax, "default_backend", lambda: "cpu")

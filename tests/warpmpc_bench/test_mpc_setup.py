@@ -8,7 +8,7 @@ import pytest
 
 from warpmpc import systems
 from warpmpc._errors import SettingsError
-from warpmpc_bench.bench_command import BENCHMARKS
+from warpmpc_bench.bench_command import benchmarks
 from warpmpc_bench.common.sweep import Step
 from warpmpc_bench.mpc import bench as mpc
 from warpmpc_bench.mpc import bytes as mpc_bytes
@@ -39,7 +39,7 @@ class TestSetup:
         assert made.get("sqp_iter", 1) == sqp_iter
         assert made["admm_iter"] == admm_iter
         said = f"N = {horizon}, {sqp_iter} SQP x {admm_iter} ADMM"
-        assert said in BENCHMARKS[name].help
+        assert said in benchmarks()[name].help
 
     def test_given_sizes_win(self):
         setup = MPCSetup("pendulum", horizon=4, admm_iter=7)

@@ -109,7 +109,7 @@ class TestRows:
         for name in ("jaxopt", "mpax", "qpax"):
             if qp_baselines.BASELINES[name].obstacle():
                 (row,) = [row for row in rows if row["solver"] == name]
-                assert row["skipped"] == f"package {name} is not installed"
+                assert row["skipped"] == (f"package {name} is not installed (`pip install {name}`)")
                 assert f"skipped: package {name}" in qp_report.line(row)
 
     def test_figure_draws_every_solver(self, bench):

@@ -97,7 +97,7 @@ def test_missing_package_is_one_row(bench):
     if BASELINES["jaxadi"].obstacle() is None:
         pytest.skip("jaxadi is installed")
     (row,) = [row for row in rows if row["solver"] == "jaxadi"]
-    assert row["skipped"] == "package jaxadi is not installed"
+    assert row["skipped"] == "package jaxadi is not installed (`pip install jaxadi`)"
 
 
 def test_plot(bench):

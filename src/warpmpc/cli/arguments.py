@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors suggest what was probably meant."""
 
     def __init__(self, **options: Any):
-        """Keeps line breaks of texts, and defaults visible."""
+        """Keeps the line breaks of help texts."""
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
@@ -57,6 +57,18 @@ def check_name(name: str, names: Iterable[str], what: str) -> None:
         raise SettingsError(
             f"Unknown {what} {name!r}; there are {listed}.{suggestion(name, known)}"
         )
+
+
+def short_names() -> dict[str, str]:
+    """Systems by their names on the command line: the alias of a system, if it has one."""
+    from warpmpc import systems
+
+    return {systems.describe(name).alias or name: name for name in systems.SYSTEMS}
+
+
+def full_name(name: str) -> str:
+    """The key of a system in `SYSTEMS` if the name is its alias, otherwise the name itself."""
+    return short_names().get(name) or name
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,8 @@ from warpmpc.qp.types import ADMMSettings
 
 MOST_ITERATIONS = 300  # for accurate solutions; the benchmarks' guesses are far from them
 SATISFIED = 1e-6  # violations of state constraints up to it count as none
+# What closed loops of every system are judged by.
+REQUIRED_METRICS = ("success", "satisfied", "violation", "input_excess", "final_error")
 Metrics: TypeAlias = dict[str, np.ndarray]
 # A formula gets a module with sin, cos, ... (casadi or jax.numpy) and lists of scalars.
 Formula: TypeAlias = Callable[..., Sequence[Any]]
@@ -67,6 +69,17 @@ class System:
     converged_settings: SQPSettings = field(
         default_factory=lambda: SQPSettings(max_iter=MOST_ITERATIONS)
     )
+
+    def judged(self, x: np.ndarray, u: np.ndarray) -> Metrics:
+        """The metrics of closed loops; refuses those that lack one of `REQUIRED_METRICS`."""
+        found = self.metrics(x, u)
+        missing = [name for name in REQUIRED_METRICS if name not in found]
+        if missing:
+            raise ProblemError(
+                f"The metrics of system {self.name!r} lack {', '.join(missing)}; closed loops are "
+                f"judged by {', '.join(REQUIRED_METRICS)}, one value per instance each."
+            )
+        return found
 
     @property
     def n_x(self) -> int:

@@ -1,4 +1,4 @@
-"""What a solver to compare with is: how to run it, and whether it can run here."""
+"""A solver to compare with: how to run it, and whether it can run here."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Baseline:
     """A solver to compare with.
 
     Attributes:
-        label: How it is called in a legend.
+        label: Name in a legend.
         measure: Runs it on a batch (the benchmark's case) with a number of repeats.
         obstacle: Why it cannot run here; None if it can.
         largest: Largest batch worth measuring, by JAX platform.
         bytes_wanted: Memory for one instance of the given item size.
-        on_host: Whether it takes float64 numbers from the host and runs on one CPU core; its cost
+        on_host: Whether it takes float64 values from the host and runs on one CPU core; its cost
             per instance does not depend on the batch, so it is measured once, at its `largest`.
     """
 
@@ -35,11 +35,11 @@ class Baseline:
 
 
 def needs(module: str, package: str, *, cuda: bool = False) -> Callable[[], str | None]:
-    """An obstacle: a package that is not installed, or no CUDA device."""
+    """Returns the obstacle of a baseline: a package that is not installed, or no CUDA device."""
 
     def obstacle() -> str | None:
         if find_spec(module) is None:
-            return f"package {package} is not installed"
+            return f"package {package} is not installed (`pip install {package}`)"
         if cuda and jax.default_backend() != "gpu":
             return "needs a CUDA device"
         return None

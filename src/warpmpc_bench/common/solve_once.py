@@ -69,7 +69,7 @@ class SolveOptions:
         if self.x0 is None:
             return system.sample(self.batch, self.seed).astype(self.dtype)
         if len(self.x0) != system.n_x:
-            names = ", ".join(_state_names(system))
+            names = ", ".join(system.state_names)
             raise SettingsError(
                 f"--x0 has {len(self.x0)} numbers, {self.name} has {system.n_x} states: {names}."
             )
@@ -144,12 +144,3 @@ def solve_once(options: SolveOptions, watcher: Watcher) -> SolvedBatch:
         compile_s=program.compile_s,
         run_s=run_s,
     )
-
-
-def _state_names(system: System) -> list[str]:
-    """Names of the states in their order."""
-    problem = system.problem
-    assert problem.x_rows is not None
-    first = problem.x_rows[0].tolist()
-    own = {rows[0, 0]: name for name, rows in problem.names.items() if rows.shape[1] == 1}
-    return [own.get(row, f"x[{i}]") for i, row in enumerate(first)]

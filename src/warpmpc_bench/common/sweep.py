@@ -22,19 +22,20 @@ class Sweep:
         dtypes: "float32", "float64" or both.
         variants: Names of `choices`.
         repeats: Timings per median.
-        baselines: Whether to measure other solvers, too.
+        baselines: Whether to measure other solvers as well: all of them, none, or those named.
     """
 
     choices: ClassVar[tuple[str, ...]] = ()
     noun: ClassVar[str] = "variant"
     article: ClassVar[str] = "a"
     default_batches: ClassVar[dict[str, tuple[int, ...]]] = {}
+    rivals: ClassVar[Mapping[str, Baseline]] = {}  # the baselines of the benchmark
 
     batches: tuple[int, ...] | None = None
     dtypes: tuple[str, ...] = ("float32",)
     variants: tuple[str, ...] | None = None
     repeats: int = 5
-    baselines: bool = True
+    baselines: bool | tuple[str, ...] = True
 
     def __post_init__(self) -> None:
         """Refuses what cannot be measured."""
@@ -43,6 +44,9 @@ class Sweep:
                 raise SettingsError(
                     f"Unknown {self.noun} {name!r}; choose from {list(self.choices)}."
                 )
+        for name in () if isinstance(self.baselines, bool) else self.baselines:
+            if name not in self.rivals:
+                raise SettingsError(f"Unknown baseline {name!r}; choose from {list(self.rivals)}.")
         for batch in self.batches or ():
             if batch < 1:
                 raise SettingsError(f"A batch size must be at least 1, got {batch}.")
@@ -59,6 +63,13 @@ class Sweep:
     def names(self) -> tuple[str, ...]:
         """Names of the variants to measure; all of them by default."""
         return self.choices if self.variants is None else self.variants
+
+    @property
+    def wanted_baselines(self) -> dict[str, Baseline]:
+        """The other solvers to measure."""
+        if isinstance(self.baselines, bool):
+            return dict(self.rivals) if self.baselines else {}
+        return {name: self.rivals[name] for name in self.baselines}
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -84,17 +95,14 @@ def within(sizes: Sequence[int], largest: int) -> list[int]:
     return [size for size in sizes if size <= largest] or [largest]
 
 
-def steps_of(
-    sweep: Sweep, variants: Mapping[str, Sequence[int]], baselines: Mapping[str, Baseline]
-) -> list[Step]:
+def steps_of(sweep: Sweep, variants: Mapping[str, Sequence[int]]) -> list[Step]:
     """All rows of a run: solvers on the host first (others are compared with them), then by batch.
 
     Args:
         sweep: What to measure.
         variants: Batch sizes of each variant.
-        baselines: Other solvers.
     """
-    wanted = baselines if sweep.baselines else {}
+    wanted = sweep.wanted_baselines
     hosts = {name for name, baseline in wanted.items() if baseline.on_host}
     steps = [Step(name, wanted[name].largest[platform()], "float64") for name in wanted
              if name in hosts]  # fmt: skip

@@ -19,7 +19,6 @@ ARROW = np.array([[0.34, 0.0], [-0.22, 0.17], [-0.12, 0.0], [-0.22, -0.17]])
 class CarScene(LoopScene):
     """Paths in the plane."""
 
-    title = "cars drive around an obstacle and park"
     counted = "parked"
     still_at = 0.16
     main = (0.02, 0.37, 0.96, 0.485)

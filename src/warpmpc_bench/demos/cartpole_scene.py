@@ -21,7 +21,6 @@ END = cartpole.RAIL + CART[1, 0]
 class CartpoleScene(LoopScene):
     """The whole batch on one rail."""
 
-    title = "cart-poles swing up, each with an MPC of its own"
     counted = "upright"
     still_at = 0.4
     most_drawn = 90

@@ -23,14 +23,6 @@ from warpmpc.sim.types import Rollout
 from warpmpc.systems.base import Metrics, System
 
 DTYPE = "float32"
-# What a demo is called, and its system.
-SYSTEMS = {
-    "pendulum": "pendulum",
-    "cartpole": "cartpole",
-    "car": "car",
-    "quadrotor": "quadrotor",
-    "obstacles": "quadrotor_obstacles",
-}
 
 
 @dataclass(frozen=True)
@@ -38,7 +30,7 @@ class LoopOptions:
     """What to run.
 
     Attributes:
-        name: A key of `SYSTEMS`.
+        name: A key of `warpmpc.systems.SYSTEMS`.
         batch: Number of instances.
         steps: Solves; None: those of the system.
         seed: Of the initial states; None: that of the benchmark.
@@ -53,8 +45,9 @@ class LoopOptions:
 
     def __post_init__(self) -> None:
         """Refuses what cannot be run."""
-        if self.name not in SYSTEMS:
-            raise SettingsError(f"Unknown demo {self.name!r}; choose one of {list(SYSTEMS)}.")
+        if self.name not in systems.SYSTEMS:
+            known = list(systems.SYSTEMS)
+            raise SettingsError(f"Unknown demo {self.name!r}; choose one of {known}.")
         for name in ("batch", "steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -143,7 +136,7 @@ def run_demo(options: LoopOptions, watcher: Watcher) -> LoopDemo:
     with jax.default_device(device):
         begin = time.perf_counter()
         watcher.phase("differentiating and analysing the problem")
-        system = systems.make(SYSTEMS[options.name])
+        system = systems.make(options.name)
         solver = MPCSolver(system.problem, system.settings, dtype=DTYPE, device=device)
         x0 = jax.device_put(system.sample(options.batch, options.seed).astype(DTYPE), device)
         steps = options.steps or system.steps
@@ -163,7 +156,7 @@ def run_demo(options: LoopOptions, watcher: Watcher) -> LoopDemo:
         engine=solver.engine,
         x=x,
         u=u,
-        metrics=system.metrics(x, u),
+        metrics=system.judged(x, u),
         statuses=loop.status_fractions(),
         iterations=int(np.asarray(loop.iterations).sum()),
         compile_s=ready - begin - (end - ready) * part / steps,

@@ -19,7 +19,6 @@ AREA = 1.28  # [m]
 class ObstaclesScene(LoopScene):
     """Flights around cylinders."""
 
-    title = "quadrotors fly between cylinders to one set-point"
     counted = "within 0.1 m"
     still_at = 0.2
     main = (0.02, 0.02, 0.6, 0.83)

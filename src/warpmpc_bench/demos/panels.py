@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from warpmpc import systems
 from warpmpc.viz import style
 from warpmpc_bench.common.report import rate
 from warpmpc_bench.demos.loop import LoopDemo
@@ -37,7 +38,6 @@ class LoopScene(ABC):
         colors: One for each of them.
     """
 
-    title: ClassVar[str]  # without the number of instances
     counted: ClassVar[str]  # what the counter counts
     still_at: ClassVar[float] = 1.0  # when a figure shows the picture, as a share of all steps
     main: ClassVar[Box] = MAIN
@@ -53,7 +53,7 @@ class LoopScene(ABC):
         admm = settings.qp_settings("float32").max_iter
         style.headline(
             self.figure,
-            f"{loop.options.batch} {self.title}",
+            f"{loop.options.batch} {systems.describe(loop.options.name).title}",
             f"{rate(loop.solves_per_s).strip()} MPC problems per second on {loop.device}, horizon "
             f"{problem.horizon}, {settings.max_iter} SQP x {admm} ADMM iterations each",
         )
@@ -128,7 +128,7 @@ class Traces:
         self._values, self._times = values, dt * np.arange(values.shape[1])
         self._lines = LineCollection([], colors=colors.tolist(), linewidths=0.9, alpha=0.55)
         axes.add_collection(self._lines)
-        low, high = _range(values)
+        low, high = value_range(values)
         axes.set(xlim=(0, self._times[-1] or 1.0), ylim=(low, high))
         axes.set_xlabel("time [s]", labelpad=1, fontsize=9)
         style.panel_title(axes, title)
@@ -171,7 +171,8 @@ def bare(axes: Axes) -> None:
         spine.set_visible(False)
 
 
-def _range(values: np.ndarray) -> tuple[float, float]:
+def value_range(values: np.ndarray) -> tuple[float, float]:
+    """Limits of an axis that shows all finite values, with a margin."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return -1.0, 1.0

@@ -23,7 +23,6 @@ INSET: Box = (0.075, 0.55, 0.13, 0.24)
 class PendulumScene(LoopScene):
     """Swing-ups in the plane of angle and rate."""
 
-    title = "pendulums swing up with motors too weak to lift them"
     counted = "upright"
     still_at = 0.3
     main = (0.065, 0.095, 0.525, 0.715)

@@ -22,7 +22,6 @@ SPACE = 1.0  # [m]
 class QuadrotorScene(LoopScene):
     """Flights in space, seen by a camera that moves slowly."""
 
-    title = "quadrotors fly to one set-point"
     counted = "within 0.1 m"
     still_at = 0.45
     main = (-0.03, 0.035, 0.66, 0.86)

@@ -1,21 +1,20 @@
-"""The scene of each closed-loop demo; add one to `SCENES`."""
+"""The scene of a closed-loop demo: that of the system's description, or the generic one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 
+from warpmpc import systems
 from warpmpc.viz.scene import Scene
-from warpmpc_bench.demos.car_scene import CarScene
-from warpmpc_bench.demos.cartpole_scene import CartpoleScene
 from warpmpc_bench.demos.loop import LoopDemo
-from warpmpc_bench.demos.obstacles_scene import ObstaclesScene
-from warpmpc_bench.demos.pendulum_scene import PendulumScene
-from warpmpc_bench.demos.quadrotor_scene import QuadrotorScene
 
-SCENES: dict[str, Callable[[LoopDemo], Scene]] = {
-    "pendulum": PendulumScene,
-    "cartpole": CartpoleScene,
-    "car": CarScene,
-    "quadrotor": QuadrotorScene,
-    "obstacles": ObstaclesScene,
-}
+
+def scene_of(loop: LoopDemo) -> Scene:
+    """Prepares the picture of a batch of closed loops."""
+    scene = systems.describe(loop.options.name).scene
+    if scene is None:
+        scene = "warpmpc_bench.demos.states_scene:StatesScene"
+    if isinstance(scene, str):
+        module, _, name = scene.partition(":")
+        scene = getattr(import_module(module), name)
+    return scene(loop)

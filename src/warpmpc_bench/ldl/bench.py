@@ -6,12 +6,13 @@ a row that says so.  The command line prints, stores and plots the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from warpmpc.qp.ldl_solver import LDLSolver
 from warpmpc.systems.ldl_benchmark import nominal
+from warpmpc_bench.common.baseline import Baseline
 from warpmpc_bench.common.record import Row
 from warpmpc_bench.common.runner import Runner
 from warpmpc_bench.common.sweep import Step, Sweep, steps_of
@@ -26,6 +27,7 @@ class BenchSettings(Sweep):
     """What to measure; variants are names from `VARIANTS`."""
 
     choices: ClassVar[tuple[str, ...]] = tuple(VARIANTS)
+    rivals: ClassVar[Mapping[str, Baseline]] = BASELINES
     default_batches: ClassVar[dict[str, tuple[int, ...]]] = {
         "gpu": (512, 2048, 8192, 32768, 100_000, 300_000),
         "cpu": (32, 256, 1024),
@@ -34,7 +36,7 @@ class BenchSettings(Sweep):
 
 def plan(settings: BenchSettings) -> list[Step]:
     """All rows of a run."""
-    return steps_of(settings, dict.fromkeys(settings.names, settings.sizes), BASELINES)
+    return steps_of(settings, dict.fromkeys(settings.names, settings.sizes))
 
 
 def run(settings: BenchSettings) -> Iterator[Row]:

@@ -98,7 +98,7 @@ def figures(system: System, loop: Rollout) -> dict[str, Any]:
 def _metrics(system: System, loop: Rollout) -> dict[str, np.ndarray]:
     """Metrics of the system, some instances at a time: they are computed on the host in float64."""
     parts = [
-        system.metrics(np.asarray(loop.x[a : a + _PART]), np.asarray(loop.u[a : a + _PART]))
+        system.judged(np.asarray(loop.x[a : a + _PART]), np.asarray(loop.u[a : a + _PART]))
         for a in range(0, loop.x.shape[0], _PART)
     ]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

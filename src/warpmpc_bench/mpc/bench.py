@@ -6,17 +6,19 @@ is a row that says so.  The command line prints, stores and plots the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from warpmpc._errors import SettingsError, WarpMPCError
+from warpmpc_bench.common.baseline import Baseline
 from warpmpc_bench.common.record import Row
 from warpmpc_bench.common.runner import Runner
 from warpmpc_bench.common.sweep import Step, Sweep, steps_of
 from warpmpc_bench.common.timing import Measured
+from warpmpc_bench.mpc.baselines import BASELINES
 from warpmpc_bench.mpc.bytes import program_of
 from warpmpc_bench.mpc.measure import MPCCase, measure_variant
 from warpmpc_bench.mpc.setup import MPCSetup
@@ -43,12 +45,13 @@ class MPCBenchSettings(Sweep):
     """
 
     choices: ClassVar[tuple[str, ...]] = tuple(VARIANTS)
+    rivals: ClassVar[Mapping[str, Baseline]] = BASELINES
     default_batches: ClassVar[dict[str, tuple[int, ...]]] = {
         "gpu": (1000, 10_000, 100_000),
         "cpu": (32, 256),
     }
 
-    baselines: bool = False
+    baselines: bool | tuple[str, ...] = False
     system: str = "cartpole"
     steps: int | None = None
     horizon: int | None = None
@@ -81,7 +84,7 @@ class MPCBenchSettings(Sweep):
 
 def plan(settings: MPCBenchSettings) -> list[Step]:
     """All rows of a run."""
-    return steps_of(settings, dict.fromkeys(settings.names, settings.sizes), {})
+    return steps_of(settings, dict.fromkeys(settings.names, settings.sizes))
 
 
 def run(settings: MPCBenchSettings) -> Iterator[Row]:
@@ -95,18 +98,20 @@ class MPCRunner(Runner):
     """Closed loops of one system."""
 
     benchmark = "mpc"
-    timings = ("sqp",)
+    timings = ("sqp", "solve")  # of variants, and of baselines
     references: ClassVar[dict[str, str]] = {}
     details = ("compile", "counted", "phases", "latency")
 
     def __init__(self, settings: MPCBenchSettings):
         """Keeps what all rows share."""
-        super().__init__(settings.repeats, {})
+        super().__init__(settings.repeats, BASELINES)
         self._settings = settings
 
     def system(self, step: Step) -> Row:
         """Dimensions of the problem and of its QPs; entries of L in the order of `DEFAULT`."""
-        built = build_solver(DEFAULT, self._settings.setup, step.dtype)
+        # Baselines on the host have float64, which JAX may not know in this run.
+        dtype = self._settings.dtypes[0] if step.solver in BASELINES else step.dtype
+        built = build_solver(DEFAULT, self._settings.setup, dtype)
         problem, qp = built.system.problem, built.solver.qp
         return {
             "name": self._settings.system,
@@ -135,6 +140,7 @@ class MPCRunner(Runner):
             steps=settings.steps,
             sample=settings.sample,
             full_loops=settings.full_loops,
+            on_host=on_host,
         )
 
     def measure(self, step: Step, case: MPCCase) -> Measured:
@@ -145,7 +151,9 @@ class MPCRunner(Runner):
         )
 
     def _obstacle(self, step: Step) -> str | None:
-        """Some variants do not suit all systems."""
+        """Says why a step cannot run; some variants do not suit all systems."""
+        if step.solver in BASELINES:
+            return super()._obstacle(step)
         try:
             build_solver(step.solver, self._settings.setup, step.dtype)
         except WarpMPCError as error:

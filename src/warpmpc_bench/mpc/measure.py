@@ -31,8 +31,9 @@ class MPCCase:
     """A batch of initial states.
 
     Attributes:
-        x0: Initial states ``[batch, n_x]`` on the device.
-        steps: Of the measured loop.
+        system: The problem and its plant.
+        x0: Initial states ``[batch, n_x]``, on the device or as NumPy array on the host.
+        steps: Steps of the measured loop.
         where: Instances that are compared with float64.
         generator: How to draw them again.
     """
@@ -46,6 +47,7 @@ class MPCCase:
         steps: int | None,
         sample: int,
         full_loops: bool = True,
+        on_host: bool = False,
     ):
         """Draws with the seed of the benchmark.
 
@@ -56,11 +58,14 @@ class MPCCase:
             steps: None: those of the system.
             sample: Most instances to compare with float64.
             full_loops: Whether full-length loops of a sample are judged, too.
+            on_host: Whether the states stay on the host, in float64.
         """
         self.setup, self.batch, self.dtype = setup, batch, dtype
-        system = build_solver(DEFAULT, setup, dtype).system
-        self.x0 = jnp.asarray(system.sample(batch), dtype=dtype)
-        self.steps, self.sample = steps or system.steps, sample
+        # A system of its own: JAX does not like one object in both of its modes.
+        self.system = setup.make() if on_host else build_solver(DEFAULT, setup, dtype).system
+        drawn = self.system.sample(batch)
+        self.x0: Any = drawn if on_host else jnp.asarray(drawn, dtype=dtype)
+        self.steps, self.sample = steps or self.system.steps, sample
         self.full_loops = full_loops
         self.where = spread(batch, sample)
         self.generator = f"{setup}.sample({batch})"

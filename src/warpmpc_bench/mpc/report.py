@@ -39,6 +39,8 @@ def line(row: Row) -> str:
     start = f"{row['solver']:<15}{engine:<8}{row['dtype']:<9}{row['batch']:>7}"
     if row["skipped"]:
         return f"{start}  skipped: {row['skipped']}"
+    if row["kind"] == "baseline":
+        return start + _baseline(row)
     timing, found, memory = row["sqp"], row["accuracy"], row["memory"]
     phases = row["phases"] or {"other_share": None}
     roof = None if engine == "onchip" else timing["floor_fraction"]  # not limited by memory
@@ -51,6 +53,17 @@ def line(row: Row) -> str:
         f"{percent(success_of(row)):>9}{_small(control['median']):>9}{_small(control['p95']):>9}"
         f"{row['compile']['total_s']:>7.1f} s{used:>9}"
         f"{'' if row['correct'] else '  WRONG: ' + ', '.join(found['failed'])}"
+    )
+
+
+def _baseline(row: Row) -> str:
+    """The rest of the line of a baseline; it counts solves instead of SQP iterations."""
+    loop = row["accuracy"]["loop"]
+    return (
+        f"  {'-':>9}{row['latency']['step_ms']:>9.3g}{'-':>8}{'-':>9}{'-':>9}{'-':>9}"
+        f"{percent(loop['success']):>9}{'-':>9}{'-':>9}{row['compile']['total_s']:>7.1f} s{'-':>9}"
+        f"  {rate(row['solve']['per_s']).strip()} solves/s, {percent(loop['solved'])} converged"
+        f"{'' if row['correct'] else '  WRONG: ' + ', '.join(row['accuracy']['failed'])}"
     )
 
 
@@ -68,11 +81,23 @@ def _small(value: float | None) -> str:
 def summary(rows: Sequence[Row]) -> str:
     """What a run showed, in a few lines."""
     lines: list[str] = []
-    good = usable(rows)
+    good = [row for row in usable(rows) if row["kind"] == "variant"]
     for dtype in dict.fromkeys(row["dtype"] for row in good):
         alike = [row for row in good if row["dtype"] == dtype]
         lines += [_best(max(alike, key=_per_s)), *_quickest(alike)]
+    others = [row for row in usable(rows) if row["kind"] == "baseline"]
+    lines += [_compared(row, good) for row in others]
     return "\n".join(lines + left_out(rows))
+
+
+def _compared(row: Row, variants: Sequence[Row]) -> str:
+    """Solves per second of a baseline beside those of the best variant."""
+    text = f"{row['label']}: {rate(row['solve']['per_s']).strip()} MPC solves/s to convergence"
+    if not variants:
+        return text
+    best = max(one["sqp"]["per_s"] / one["settings"]["sqp_iterations"] for one in variants)
+    ratio = times(best / row["solve"]["per_s"])
+    return f"{text}; the best variant does {rate(best).strip()} with fixed iterations, {ratio}"
 
 
 def _per_s(row: Row) -> float:

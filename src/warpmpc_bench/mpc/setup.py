@@ -6,18 +6,11 @@ once for each.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import asdict, dataclass
 
 from warpmpc import systems
 from warpmpc._errors import SettingsError
 from warpmpc.systems.base import System
-
-# The demos of these systems have other horizons and iterations than their benchmarks.
-BENCHMARKED: dict[str, dict[str, int]] = {
-    "pendulum": {"horizon": 64, "sqp_iter": 5, "admm_iter": 25},
-    "car": {"horizon": 50, "sqp_iter": 1, "admm_iter": 25},
-}
 
 
 @dataclass(frozen=True)
@@ -42,14 +35,14 @@ class MPCSetup:
             raise SettingsError(
                 f"Unknown system {self.system!r}; choose from {list(systems.SYSTEMS)}."
             )
-        known = inspect.signature(systems.SYSTEMS[self.system]).parameters
+        known = systems.default_sizes(self.system)
         for name, value in self._given().items():
             if value < 1:
                 raise SettingsError(f"{name} must be at least 1, got {value}.")
             if name not in known:
                 raise SettingsError(
-                    f"{name} is no option of {self.system!r}: one full step solves its QP; leave "
-                    "it out, or change admm_iter."
+                    f"{name} is no option of {self.system!r}, which has {', '.join(known)}; leave "
+                    "it out."
                 )
 
     def _given(self) -> dict[str, int]:
@@ -59,7 +52,16 @@ class MPCSetup:
     @property
     def options(self) -> dict[str, int]:
         """What `systems.make` gets beside the name."""
-        return {**BENCHMARKED.get(self.system, {}), **self._given()}
+        return {**systems.describe(self.system).benchmark, **self._given()}
+
+    @property
+    def sizes(self) -> str:
+        """Horizon and iterations as far as the system knows them, for help texts."""
+        made = {**systems.default_sizes(self.system), **self.options}
+        found = [f"N = {made['horizon']}"] if "horizon" in made else []
+        if "admm_iter" in made:
+            found.append(f"{made.get('sqp_iter', 1)} SQP x {made['admm_iter']} ADMM")
+        return ", ".join(found)
 
     def make(self) -> System:
         """The system."""

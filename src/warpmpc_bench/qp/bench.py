@@ -6,12 +6,13 @@ is a row that says so.  The command line prints, stores and plots the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from warpmpc._errors import SettingsError
 from warpmpc.systems import linear_mpc
+from warpmpc_bench.common.baseline import Baseline
 from warpmpc_bench.common.record import Row
 from warpmpc_bench.common.runner import Runner
 from warpmpc_bench.common.sweep import Step, Sweep, platform, steps_of, within
@@ -37,6 +38,7 @@ class QPBenchSettings(Sweep):
     """
 
     choices: ClassVar[tuple[str, ...]] = ENGINE_NAMES
+    rivals: ClassVar[Mapping[str, Baseline]] = BASELINES
     noun: ClassVar[str] = "engine"
     article: ClassVar[str] = "an"
     default_batches: ClassVar[dict[str, tuple[int, ...]]] = {
@@ -61,7 +63,7 @@ def plan(settings: QPBenchSettings) -> list[Step]:
         for name, variant in VARIANTS.items()
         if variant.engine in settings.names and (settings.gradients or not variant.gradient)
     }
-    steps = steps_of(settings, sizes, BASELINES)
+    steps = steps_of(settings, sizes)
     return [step for step in steps if not _needs_more_digits(step)]
 
 

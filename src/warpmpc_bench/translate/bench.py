@@ -6,7 +6,7 @@ run is a row that says so.  The command line prints, stores and plots the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from warpmpc._errors import SettingsError
+from warpmpc_bench.common.baseline import Baseline
 from warpmpc_bench.common.record import Row
 from warpmpc_bench.common.runner import Runner
 from warpmpc_bench.common.sweep import Step, Sweep, steps_of
@@ -37,6 +38,7 @@ class TranslateSettings(Sweep):
     """
 
     choices: ClassVar[tuple[str, ...]] = tuple(VARIANTS)
+    rivals: ClassVar[Mapping[str, Baseline]] = BASELINES
     noun: ClassVar[str] = "emitter"
     article: ClassVar[str] = "an"
     default_batches: ClassVar[dict[str, tuple[int, ...]]] = {"gpu": (10_000,), "cpu": (1024,)}
@@ -55,7 +57,7 @@ class TranslateSettings(Sweep):
 
 def _plan(settings: TranslateSettings) -> list[tuple[int, Step]]:
     """Length and step of each row; what is not installed is said once."""
-    steps = steps_of(settings, dict.fromkeys(settings.names, settings.sizes), BASELINES)
+    steps = steps_of(settings, dict.fromkeys(settings.names, settings.sizes))
     missing = {name for name, baseline in BASELINES.items() if baseline.obstacle()}
     lengths = sorted(set(settings.lengths))
     return [
