@@ -23,11 +23,12 @@ from warpmpc._errors import ProblemError
 from warpmpc.qp.linear_solvers.kkt_solvers import KKTEngine
 from warpmpc.qp.products import total
 from warpmpc.qp.scaling import QPData
+from warpmpc.qp.sensitivity.refinement import DIRECTIONS, equilibrated, refined
 from warpmpc.qp.sensitivity.row_state import Point, RowState, row_state, weighted
 from warpmpc.qp.structure import QPStructure
 
-_REGULARISATION = {"float32": 1e-4, "float64": 1e-7}
-_REFINEMENTS = 10
+# Shift of both diagonals of the scaled K: about the root of the machine precision.
+_REGULARISATION = {"float32": 2e-4, "float64": 1e-8}
 
 
 class Sensitivity:
@@ -134,7 +135,7 @@ class KKTSensitivity(Sensitivity):
         self._engine, self._eps = engine, _REGULARISATION[structure.dtype]
         self.lanes = engine.lanes
         size = self._A.n_rows + self._A.n_cols
-        self.values_per_instance = engine.values_per_instance + 10 * size
+        self.values_per_instance = engine.values_per_instance + (2 * DIRECTIONS + 12) * size
 
     def solve_transposed(
         self, at: Point, top: jax.Array, bottom: jax.Array
@@ -144,21 +145,30 @@ class KKTSensitivity(Sensitivity):
 
     def solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Regularised solve and refinement; zero for instances that are not valid."""
-        rows, n = self.rows(at), at.x.shape[1]
+        w, solved = self._refined(at, top, bottom)
+        w, n = jnp.where(solved, w, 0), at.x.shape[1]
+        return w[:, :n], w[:, n:]
+
+    def _refined(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Solution of the scaled system in terms of the given one; also which are solved."""
+        rows = self.rows(at)
         active = rows.active
         P, A = (jnp.where(at.valid, values, 0) for values in (at.data.P, at.data.A))
         A = jnp.where(active[:, self._A.row_idx], A, 0)
-        diagonal = jnp.where(active, rows.give, 1)
-        rho = jnp.where(active, 1 / (rows.give + self._eps), 1)
+        of_x, of_rows = equilibrated(P, A, self._matrices, self._P, self._A)
+        P = P * of_x[:, self._P.row_idx] * of_x[:, self._P.col_idx]
+        A = A * of_rows[:, self._A.row_idx] * of_x[:, self._A.col_idx]
+        diagonal = jnp.where(active, rows.give * of_rows * of_rows, 1)
+        rho = jnp.where(active, 1 / (diagonal + self._eps), 1)
         state = self._engine.prepare(P, A, rho)
-        rhs = jnp.where(at.valid, jnp.concatenate([top, bottom], axis=1), 0)
-
-        def refine(_: int, w: jax.Array) -> jax.Array:
-            rest = rhs - self._apply(P, A, diagonal, w)
-            return w + self._engine.solve(state, rest, jnp.zeros_like(at.x))
-
-        w = jax.lax.fori_loop(0, _REFINEMENTS, refine, jnp.zeros_like(rhs))
-        return w[:, :n], w[:, n:]
+        scale = jnp.concatenate([of_x, of_rows], axis=1)
+        rhs = jnp.where(at.valid, jnp.concatenate([top, bottom], axis=1) * scale, 0)
+        w, solved = refined(
+            lambda w: self._apply(P, A, diagonal, w),
+            lambda r: self._engine.solve(state, r, jnp.zeros_like(at.x)),
+            rhs,
+        )
+        return w * scale, solved
 
     def _apply(self, P: jax.Array, A: jax.Array, diagonal: jax.Array, w: jax.Array) -> jax.Array:
         """The unregularised matrix; inactive rows read -w = 0."""
