@@ -40,8 +40,8 @@ def inverse_dynamics_rows(
         control: Instead of tau: controls of the actuators.
         forces: External forces, as in `Robot.inverse_dynamics`.
     """
-    if (tau is None) == (control is None):
-        raise ProblemError("inverse_dynamics_rows needs either tau or control.")
-    if control is not None:
+    if tau is None and control is not None:
         tau = robot.actuation(control, q, v)
+    elif tau is None or control is not None:
+        raise ProblemError("inverse_dynamics_rows needs either tau or control.")
     return robot.inverse_dynamics(q, v, a, forces) - ex.sized_column(tau, robot.nv, "tau", "robot")

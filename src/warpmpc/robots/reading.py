@@ -82,7 +82,7 @@ def _is_xml(source: Source) -> bool:
     return isinstance(source, str) and source.lstrip().startswith("<")
 
 
-def _spec(mujoco: Any, source: Source) -> Any:
+def _spec(mujoco: Any, source: Any) -> Any:
     if isinstance(source, mujoco.MjSpec):
         return source.copy()
     if not isinstance(source, str | Path):

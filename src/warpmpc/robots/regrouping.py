@@ -2,9 +2,9 @@
 
 Reads and produces: links.  A thin rod along the axis of a hinge does not notice the hinge: its
 mass, its first and its second moment along the axis may just as well belong to the parent.  In the
-same way a slide does not change second moments, and a ball joint does not move a mass at its centre.
-Torques, energies and the mass matrix of the robot stay the same in exact arithmetic, and programs
-get shorter, because most masses end at the base (Khalil and Kleinfinger 1987).
+same way a slide does not change second moments, and a ball joint does not move a mass at its
+centre.  Torques, energies and the mass matrix of the robot stay the same in exact arithmetic, and
+programs get shorter, because most masses end at the base (Khalil and Kleinfinger 1987).
 """
 
 from __future__ import annotations
