@@ -3,11 +3,11 @@
 MuJoCo reads the files; it is imported when a robot is loaded (extra `robots`).
 """
 
+from warpmpc.robots.drawing import render
 from warpmpc.robots.formulations import inverse_dynamics_rows
 from warpmpc.robots.kinematics import Pose
 from warpmpc.robots.left_out import RobotWarning
 from warpmpc.robots.plant import PD, MuJoCoPlant
-from warpmpc.robots.render import render
 from warpmpc.robots.robot import Robot, load
 
 __all__ = [

@@ -92,7 +92,7 @@ def read_actuators(model: Any, tree: Tree, what: str) -> tuple[Actuator, ...]:
         reason = _refusal(model, i, tree)
         if reason:
             message = f"{what}: the actuator {name!r} {reason}; it is left out."
-            warnings.warn(message, RobotWarning, stacklevel=4)
+            warnings.warn(message, RobotWarning, stacklevel=3)
             continue
         joint = int(model.actuator_trnid[i, 0])
         n_v = VELOCITIES[tree.joints[joint].kind]

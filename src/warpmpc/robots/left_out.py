@@ -32,11 +32,14 @@ def check(model: Any, what: str) -> None:
     for reason in _errors(model):
         raise ProblemError(f"{what}: {reason}")
     for reason in _warnings(model):
-        warnings.warn(f"{what}: {reason}", RobotWarning, stacklevel=4)
+        warnings.warn(f"{what}: {reason}", RobotWarning, stacklevel=3)
 
 
 def _errors(model: Any) -> Iterator[str]:
     mujoco = import_mujoco()
+    for i in range(model.nflex):
+        name = mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_FLEX, i)
+        yield f"the flexible body {name!r} cannot be modelled by joints; remove it."
     for i in range(model.neq):
         if model.eq_active0[i]:
             kind = mujoco.mjtEq(int(model.eq_type[i])).name.removeprefix("mjEQ_").lower()
@@ -44,9 +47,6 @@ def _errors(model: Any) -> Iterator[str]:
                 f"the equality {_name(model.eq(i), i)} ({kind}) closes a loop or couples joints, "
                 "which a tree cannot have; remove it, or lock the joints that it holds."
             )
-    for i in range(model.nflex):
-        name = mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_FLEX, i)
-        yield f"the flexible body {name!r} cannot be modelled by joints; remove it."
     for i in range(model.nbody):
         if model.body_plugin[i] >= 0:
             yield (

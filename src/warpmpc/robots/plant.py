@@ -148,7 +148,7 @@ class MuJoCoPlant:
     def _simulate(self, x: Any, u: Any) -> np.ndarray:
         """The same on the host."""
         given = np.asarray(x)
-        states, inputs = given.astype(np.float64), np.asarray(u, dtype=np.float64)
+        states, inputs = (np.array(values, dtype=np.float64) for values in (given, u))
         lost = ~(np.isfinite(states).all(axis=1) & np.isfinite(inputs).all(axis=1))
         states[lost], inputs[lost] = np.concatenate([self.robot.q0, np.zeros(self.robot.nv)]), 0.0
         with self._lock:  # the data of the threads serve one call at a time
@@ -157,10 +157,10 @@ class MuJoCoPlant:
         return after.astype(given.dtype)
 
     def _rolled_out(self, states: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-        robot, state = import_mujoco().mjtState, self._full_states(states)
+        kinds, state = import_mujoco().mjtState, self._full_states(states)
         if self._actuation == "control":
-            return self._states(self._advanced(state, inputs, robot.mjSTATE_CTRL))
-        spec = robot.mjSTATE_QFRC_APPLIED
+            return self._states(self._advanced(state, inputs, kinds.mjSTATE_CTRL))
+        spec = kinds.mjSTATE_QFRC_APPLIED
         if self._actuation == "torque":
             return self._states(self._advanced(state, np.clip(inputs, *self._torques), spec))
         for _ in range(self._steps.substeps):

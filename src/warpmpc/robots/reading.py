@@ -60,7 +60,7 @@ def described(source: Source) -> str:
         return "The robot in the string"
     if isinstance(source, str | Path):
         return f"{source}"
-    return f"The MjSpec {source.modelname!r}"
+    return f"The MjSpec {getattr(source, 'modelname', '')!r}"
 
 
 def velocity_limits(source: Source) -> dict[str, float]:

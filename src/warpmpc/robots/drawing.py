@@ -5,6 +5,7 @@ Reads: a robot and a trajectory of its coordinates.  Produces: a GIF, MP4, PNG, 
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -130,7 +131,7 @@ def _offscreen(
         size: Width and height in pixels.
         camera: Name of a camera.
     """
-    mujoco, model = import_mujoco(), robot.mujoco_model
+    mujoco, model = import_mujoco(), copy.copy(robot.mujoco_model)
     width, height = size
     gl, context = _contexts(model, size)
     try:
