@@ -22,6 +22,8 @@ from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.robots.reading import import_mujoco
 from warpmpc.robots.robot import Robot, load
 
+DIVERGED = 1e8  # no robot is that fast, that far away or that strong
+
 
 @dataclass(frozen=True)
 class PD:
@@ -71,7 +73,7 @@ class MuJoCoPlant:
 
     Call it as ``plant(x, u)`` with states [q, v] ``[batch, nq + nv]`` and inputs, inside of
     `jax.jit` or outside.  Inputs are limited as in the file.  It has no derivative.  States that
-    are not finite come back as NaN, and others do not see them.
+    are not finite, or beyond all bounds, come back as NaN, and others do not see them.
 
     Attributes:
         robot: The robot, whose coordinates the states have.
@@ -149,11 +151,11 @@ class MuJoCoPlant:
         """The same on the host."""
         given = np.asarray(x)
         states, inputs = (np.array(values, dtype=np.float64) for values in (given, u))
-        lost = ~(np.isfinite(states).all(axis=1) & np.isfinite(inputs).all(axis=1))
+        lost = ~(_is_sane(states) & _is_sane(inputs))
         states[lost], inputs[lost] = np.concatenate([self.robot.q0, np.zeros(self.robot.nv)]), 0.0
         with self._lock:  # the data of the threads serve one call at a time
             after = self._rolled_out(states, inputs)
-        after[lost] = np.nan
+        after[lost | ~_is_sane(after)] = np.nan
         return after.astype(given.dtype)
 
     def _rolled_out(self, states: np.ndarray, inputs: np.ndarray) -> np.ndarray:
@@ -231,6 +233,11 @@ class MuJoCoPlant:
                     f"PD has {gain.size} gains, but the driven joints are {self.driven}."
                 )
         return gains[0], gains[1]
+
+
+def _is_sane(values: np.ndarray) -> np.ndarray:
+    """Which rows are finite and not so large that a simulation has diverged."""
+    return (np.abs(values) < DIVERGED).all(axis=1)  # false for NaN
 
 
 def _checked_actuation(actuation: Any) -> Actuation:
