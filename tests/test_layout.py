@@ -49,6 +49,9 @@ def test_every_folder_is_a_package(path):
         ("cli/info.py", "import warp as wp"),
         ("warpmpc_bench/a.py", "from warp.types import float32"),
         ("viz/a.py", "from casadi import SX"),
+        ("viz/a.py", "import mujoco"),
+        ("robots/a.py", "from warpmpc.sim.rollout import rollout"),
+        ("problem/a.py", "from warpmpc.robots.tree import Tree"),
         ("viz/a.py", "from warpmpc.cli import main"),
         ("cli/a.py", "from warpmpc_bench.mpc import bench"),
         ("engines/staged/a.py", "import warpmpc_bench"),
@@ -81,6 +84,7 @@ def test_planted_violation_is_found(path, source):
         ),
         ("engines/runtime/ffi.py", "import warp as wp\nfrom warpmpc._errors import CodegenError"),
         ("systems/a.py", "from warpmpc.problem.stage import Stage\nimport casadi"),
+        ("robots/a.py", "from warpmpc.problem.ocp.ocp import OCP\nimport casadi\nimport mujoco"),
         (
             "systems/a.py",
             "from warpmpc.qp.types import ADMMSettings\nimport warpmpc.mpc.settings",

@@ -8,11 +8,13 @@ The folder tree is the data path:
     kernels    Warp kernels and their JAX calls
     qp         linear systems and quadratic programs in batches
     sqp, sim, learn   nonlinear programs, closed loop, approximation by networks
+    robots     rigid bodies from robot files; MuJoCo is imported when one is loaded
     viz        pictures; matplotlib is imported when one is drawn
 
 A layer imports only layers to its left.  Public names are those below.
 """
 
+from warpmpc import robots as robots
 from warpmpc._errors import (
     CodegenError,
     PatternError,

@@ -20,6 +20,11 @@ def swing_up(text: str) -> None:
     assert number(r"exceeded by at most ([\d.e+-]+) m", text) < 1e-3
 
 
+def double_pendulum_cart(text: str) -> None:
+    assert number(r"([\d.]+)% upright", text) == 100
+    assert number(r"exceeded by at most ([\d.e+-]+) m", text) < 1e-3
+
+
 def tracking(text: str) -> None:
     assert number(r"([\d.]+) m before the change", text) < 0.1
     assert number(r"([\d.]+) m at the end", text) < 0.1
@@ -41,11 +46,12 @@ def neural_dynamics(text: str) -> None:
 # Name of the script: what its output has to say, and further arguments.
 CASES: dict[str, tuple[Callable[[str], None], list[str]]] = {
     "swing_up": (swing_up, []),
+    "double_pendulum_cart": (double_pendulum_cart, []),
     "tracking": (tracking, []),
     "learn_weights": (learn_weights, ["--epochs", "30"]),
     "neural_dynamics": (neural_dynamics, []),
 }
-SLOW = {"tracking", "learn_weights"}
+SLOW = {"double_pendulum_cart", "tracking", "learn_weights"}
 
 
 def number(pattern: str, text: str) -> float:

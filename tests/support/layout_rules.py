@@ -16,13 +16,17 @@ FOUNDATION = ("_checks", "_conventions", "_errors", "_types", "_version")
 ROOT = "__init__"  # the public names; whoever imports them imports every layer
 
 # Who may be imported from where.  A layer sees itself and everything to its left; systems are
-# problems with the settings to solve them; viz draws what all of them make, and is public in part.
+# problems with the settings to solve them; robots make expressions for problems, and their plant is
+# a function of arrays, so that they see nothing of the solvers; viz draws what all of them make,
+# and is public in part.
 ALLOWED: dict[str, set[str]] = {
     **{layer: {*LAYERS[: i + 1], *FOUNDATION} for i, layer in enumerate(LAYERS)},
     **{module: set(FOUNDATION) for module in FOUNDATION},
+    # Pictures of robots are written by the scenes of viz, which are imported when one is drawn.
+    "robots": {"robots", "problem", "viz", *FOUNDATION},
     "systems": {"systems", "problem", "qp", "mpc", *FOUNDATION},
     "viz": {*LAYERS, "systems", "viz", *FOUNDATION},
-    ROOT: {*LAYERS, "systems", "viz", *FOUNDATION},
+    ROOT: {*LAYERS, "robots", "systems", "viz", *FOUNDATION},
 }
 # Only the command line, the outermost module of the library, sees everything.  The benchmarks are a
 # package of their own, which imports the library; the library never imports them.
@@ -37,7 +41,8 @@ NATIVE = "codegen/native/"
 # Third-party packages that are confined to some layers.
 CONFINED = {
     # Benchmarks compare with CasADi's solvers.
-    "casadi": {"problem", "symbolic", "codegen", "systems", BENCH},
+    "casadi": {"problem", "symbolic", "codegen", "robots", "systems", BENCH},
+    "mujoco": {"robots"},
     "warp": {"codegen", "engines"},
 }
 
