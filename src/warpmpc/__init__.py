@@ -10,8 +10,12 @@ The folder tree is the data path:
     sqp, sim, learn   nonlinear programs, closed loop, approximation by networks
     viz        pictures; matplotlib is imported when one is drawn
 
-A layer imports only layers to its left.  Public names are those below.
+A layer imports only layers to its left.  Public names are those below, and the module `learn`,
+which is imported when it is first used.
 """
+
+from importlib import import_module
+from types import ModuleType
 
 from warpmpc._errors import (
     CodegenError,
@@ -78,3 +82,10 @@ __all__ = [
     "plot",
     "rollout",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Imports `warpmpc.learn` when it is first used."""
+    if name == "learn":
+        return import_module("warpmpc.learn")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

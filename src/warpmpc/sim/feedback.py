@@ -23,8 +23,10 @@ class Feedback(Protocol):
 
     `memory` is any pytree of arrays ``[batch, n]``, an empty tuple included.  What a controller
     wants recorded, it keeps there by name: ``rollout(..., record=("label",))`` finds the entry
-    "label" of a dictionary.  Both methods may name one more argument `params`: the argument
-    `params` of `rollout`, so that new weights of a network do not compile a new program.
+    "label" of a dictionary.  Names that a `Rollout` has, such as "theta", are taken.
+
+    Both methods may name one more argument `params`: the argument `params` of `rollout`, so that
+    new weights of a network do not compile a new program.
     """
 
     dtype: str
