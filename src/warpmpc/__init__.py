@@ -1,18 +1,27 @@
-"""warpmpc: nonlinear model-predictive control in large batches on one GPU, inside JAX.
+"""warpmpc: nonlinear model-predictive control in large batches, on a GPU or a CPU, inside JAX.
 
 The folder tree is the data path:
 
     problem    what a user writes: stage functions, constraints, dynamics
-    symbolic   pattern of the KKT matrix, ordering, elimination, schedules (host)
-    codegen    programs and kernels from both
-    kernels    Warp kernels and their JAX calls
+    symbolic   pattern of the KKT matrix, ordering, elimination, derivatives of stages (host)
+    codegen    scalar programs in, JAX functions and kernel sources out
+    engines    one folder for each engine: its plan, its source, its launches
     qp         linear systems and quadratic programs in batches
-    sqp, sim, learn   nonlinear programs, closed loop, approximation by networks
-    robots     rigid bodies from robot files; MuJoCo is imported when one is loaded
-    viz        pictures; matplotlib is imported when one is drawn
+    mpc        nonlinear programs: SQP iterations, line searches, sensitivities, diagnosis
+    sim        closed loops of whole batches
+    learn      networks that imitate an MPC, trained from its data
 
-A layer imports only layers to its left.  Public names are those below.
+    robots     rigid bodies from robot files; MuJoCo is imported when one is loaded
+    systems    benchmark problems with the settings to solve them
+    viz        pictures; matplotlib is imported when one is drawn
+    cli        the command `warpmpc`
+
+A layer imports only layers to its left (above it in this list).  Public names are those below, and
+the module `learn`, which is imported when it is first used.
 """
+
+from importlib import import_module
+from types import ModuleType
 
 from warpmpc import robots as robots
 from warpmpc._errors import (
@@ -79,3 +88,10 @@ __all__ = [
     "plot",
     "rollout",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Imports `warpmpc.learn` when it is first used."""
+    if name == "learn":
+        return import_module("warpmpc.learn")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

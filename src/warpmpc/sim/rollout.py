@@ -22,6 +22,7 @@ from warpmpc.engines.runtime.sharding import in_auto_axes
 from warpmpc.mpc.batching import is_sharded
 from warpmpc.mpc.types import MPCWarmStart
 from warpmpc.sim.closed_loop import ClosedLoop, Function, LoopState, joined, run, taken
+from warpmpc.sim.feedback import Feedback, FeedbackMemory, as_solver
 from warpmpc.sim.progress import ProgressBar, Report, chunk_length
 from warpmpc.sim.types import Controller, Rollout
 
@@ -37,7 +38,7 @@ ARGUMENTS = {
 
 @in_auto_axes
 def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments are optional)
-    solver: Controller,
+    solver: Controller | Feedback,
     simulate: Function,
     x0: ArrayLike,
     steps: int,
@@ -47,7 +48,7 @@ def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments ar
     disturbance: Function | None = None,
     resets: Function | None = None,
     key: jax.Array | None = None,
-    warm_start: MPCWarmStart | ArrayLike | None = None,
+    warm_start: MPCWarmStart | FeedbackMemory | ArrayLike | None = None,
     method: str = "solve",
     shift: bool = True,
     start: int = 0,
@@ -75,7 +76,7 @@ def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments ar
     the same function objects again, and pass values that change as `params`, `plant` or `x0`.
 
     Args:
-        solver: An `MPCSolver`.
+        solver: An `MPCSolver`, or any controller with the methods of `Feedback`.
         simulate: ``simulate(x, u, t, key, plant)``: the next states.
         x0: Initial states ``[batch, n_x]``.
         steps: Number of steps.
@@ -108,7 +109,8 @@ def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments ar
     for name, function in optional.items():
         if function is not None:
             _check_function(name, function, key)
-    loop = ClosedLoop(solver, simulate, method, shift, varying, disturbance, resets, tuple(record))
+    asked = as_solver(solver, method)
+    loop = ClosedLoop(asked, simulate, method, shift, varying, disturbance, resets, tuple(record))
     data = (None if varying else params, plant, key)
     state = _begin(loop, data, x0, warm_start, start)
     traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((state, data)))
@@ -148,7 +150,7 @@ def _begin(loop: ClosedLoop, data: Any, x0: Any, warm_start: Any, start: int) ->
         where: dict[str, Any] = {"device": x.sharding} if is_sharded(x) else {}
         warm = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype, **where), shapes)
         return LoopState(x, warm, jnp.ones(x.shape[0], dtype=bool))
-    if not isinstance(warm_start, MPCWarmStart):
+    if not isinstance(warm_start, MPCWarmStart | FeedbackMemory):
         warm_start = loop.solver.cold_start(jnp.asarray(warm_start))
     leading = {leaf.shape[:-1] for leaf in jax.tree.leaves(warm_start)}
     if not leading <= {(), x.shape[:1]}:

@@ -1,0 +1,146 @@
+"""Controllers with a state of their own in closed loop: networks, mixtures, or an MPC behind them.
+
+Reads: a controller that answers `act(x, memory)`.  Produces: what `ClosedLoop` calls of a solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+
+from warpmpc._errors import ProblemError
+from warpmpc.mpc.types import MPCStatus
+from warpmpc.sim.closed_loop import call
+
+
+@runtime_checkable
+class Feedback(Protocol):
+    """What `rollout` needs to drive a plant with something that is no `MPCSolver`.
+
+    `memory` is any pytree of arrays ``[batch, n]``, an empty tuple included.  What a controller
+    wants recorded, it keeps there by name: ``rollout(..., record=("label",))`` finds the entry
+    "label" of a dictionary.  Names that a `Rollout` has, such as "theta", are taken.
+
+    Both methods may name one more argument `params`: the argument `params` of `rollout`, so that
+    new weights of a network do not compile a new program.
+    """
+
+    dtype: str
+
+    def start(self, x: jax.Array) -> Any:
+        """Memory of instances without a past; x is ``[batch, n_x]``."""
+        ...
+
+    def act(self, x: jax.Array, memory: Any) -> tuple[jax.Array, Any]:
+        """Inputs ``[batch, n_u]`` at the states x, and the memory for the next step."""
+        ...
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class FeedbackMemory:
+    """Memory of a controller, with an empty array that tells the size of the batch."""
+
+    own: Any
+    batch: jax.Array
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What one call of a controller says, with the attributes of a `Solution` that loops record."""
+
+    u: jax.Array
+    warm_start: FeedbackMemory
+    status: jax.Array
+    iterations: jax.Array
+    cost: jax.Array
+    violation: jax.Array
+    theta: jax.Array
+    step_length: jax.Array
+    accepted: jax.Array
+
+    def __getattr__(self, name: str) -> Any:
+        """An entry of the controller's memory."""
+        own = self.warm_start.own
+        if isinstance(own, Mapping) and name in own:
+            return own[name]
+        raise AttributeError(name)
+
+
+@dataclass(frozen=True)
+class FeedbackSolver:
+    """A controller with the methods of a solver; equal ones share their compiled program."""
+
+    controller: Feedback
+
+    @property
+    def dtype(self) -> str:
+        """Of states and inputs."""
+        return self.controller.dtype
+
+    def z_guess(self, x0: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+        """What the first memory depends on."""
+        return x0, params
+
+    def cold_start(self, z: tuple[jax.Array, Any]) -> FeedbackMemory:
+        """The memory of instances without a past."""
+        x, params = z
+        own = call(self.controller.start, x, params=params)
+        for leaf in jax.tree.leaves(own):
+            if jnp.ndim(leaf) != 2 or jnp.shape(leaf)[0] != x.shape[0]:
+                raise ProblemError(
+                    f"The memory of a controller has arrays [batch, n] only, here [{x.shape[0]}, "
+                    f"n]; start returned one of shape {list(jnp.shape(leaf))}."
+                )
+        return FeedbackMemory(own, x[:, :0])
+
+    def shift(self, warm_start: FeedbackMemory) -> FeedbackMemory:
+        """Controllers move their memory themselves."""
+        return warm_start
+
+    def solve(self, x0: jax.Array, params: Any, warm_start: FeedbackMemory) -> Answer:
+        """Asks the controller."""
+        answer = call(self.controller.act, x0, warm_start.own, params=params)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise ProblemError("act must return two things: inputs [batch, n_u] and the memory.")
+        u, own = answer
+        if jnp.ndim(u) != 2 or jnp.shape(u)[0] != x0.shape[0]:
+            raise ProblemError(
+                f"act must return inputs [{x0.shape[0]}, n_u], got shape {list(jnp.shape(u))}."
+            )
+        if jax.tree.structure(own) != jax.tree.structure(warm_start.own):
+            raise ProblemError(
+                "act must return a memory with the structure that start gave it, got "
+                f"{jax.tree.structure(own)} instead of {jax.tree.structure(warm_start.own)}."
+            )
+        finite = jnp.isfinite(u).all(axis=1)
+        nothing = jnp.zeros_like(x0[:, 0])
+        return Answer(
+            u=u[:, None],
+            warm_start=FeedbackMemory(own, warm_start.batch),
+            status=jnp.where(finite, int(MPCStatus.CONVERGED), int(MPCStatus.NON_FINITE)),
+            iterations=jnp.zeros(x0.shape[0], dtype=jnp.int32),
+            cost=nothing,
+            violation=nothing,
+            theta=nothing,
+            step_length=nothing,
+            accepted=finite,
+        )
+
+
+def as_solver(solver: Any, method: str = "solve") -> Any:
+    """A controller as a solver; solvers stay as they are."""
+    if hasattr(solver, "solve"):
+        return solver
+    if isinstance(solver, Feedback):
+        if method == "solve":
+            return FeedbackSolver(solver)
+        raise ProblemError(f'method="{method}" is for an MPCSolver; other controllers have none.')
+    raise ProblemError(
+        f"rollout needs an MPCSolver, or a controller with `dtype`, `start(x)` and `act(x, memory)`"
+        f"; {type(solver).__name__} is neither."
+    )
