@@ -28,7 +28,7 @@ from warpmpc.learn.settings import DataSettings
 from warpmpc.learn.task import Plant, Sampler, Task
 from warpmpc.learn.validity import Bounds
 from warpmpc.mpc.solver import MPCSolver
-from warpmpc.problem.fingerprint import array_digest, digest
+from warpmpc.problem.mpc_problem import array_digest, digest
 from warpmpc.sim.progress import ProgressBar, Report
 
 _LOG = logging.getLogger(__name__)

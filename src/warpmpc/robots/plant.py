@@ -237,7 +237,7 @@ class MuJoCoPlant:
 
 def _is_sane(values: np.ndarray) -> np.ndarray:
     """Which rows are finite and not so large that a simulation has diverged."""
-    return (np.abs(values) < DIVERGED).all(axis=1)  # false for NaN
+    return np.asarray((np.abs(values) < DIVERGED).all(axis=1))  # false for NaN
 
 
 def _checked_actuation(actuation: Any) -> Actuation:
