@@ -12,7 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc._conventions import BOUND_LARGE, INFINITY, EQUALITY_TOLERANCE, RHO_MIN, SCALE_MIN, RowClass
+from warpmpc._conventions import (
+    BOUND_LARGE,
+    INFINITY,
+    EQUALITY_TOLERANCE,
+    RHO_MIN,
+    SCALE_MIN,
+    RowClass,
+)
 from warpmpc.qp.products import QPMatrices, rounded, total
 from warpmpc.qp.soft import Penalties, Projection
 from warpmpc.qp.types import ADMMSettings, Status
