@@ -11,7 +11,7 @@ from warpmpc.codegen.chunks import plan_chunks
 from warpmpc.codegen.emit_native import INLINED_USES, Access, literal, struct_source
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.ir import ScalarProgram
-from warpmpc.codegen.native.preamble import preamble
+from warpmpc.codegen.native.preamble import PREAMBLE
 from warpmpc.systems.synthetic import synthetic_function
 
 
@@ -105,7 +105,7 @@ def test_functions_that_occur_often_are_called():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_function_is_defined(dtype):
     used = re.findall(r"(Quick|Math)::(\w+)\(", text_of(all_operations()))
-    text = preamble(dtype)
+    text = PREAMBLE[dtype]
     assert len(used) > 20
     for struct, name in used:
         body = text.split(f"struct {struct} {{")[1].split("};")[0]

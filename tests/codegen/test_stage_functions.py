@@ -13,8 +13,8 @@ from warpmpc.codegen.stage_functions import (
     StageCase,
     merged_cases,
     module_key,
-    module_source,
     plan_stages,
+    stage_source,
 )
 
 ARRAYS = (("z", "p"), ("g",))
@@ -112,7 +112,7 @@ def test_stages_of_all_cases_in_order():
 def test_text_and_key_do_not_depend_on_the_horizon():
     short, long = plan_stages(cases(5)), plan_stages(cases(9))
     assert module_key("k", short, ARRAYS, "float32") == module_key("k", long, ARRAYS, "float32")
-    texts = [module_source("k", plan, ARRAYS, "float32") for plan in (short, long)]
+    texts = [stage_source("k", plan, ARRAYS, "float32").module() for plan in (short, long)]
     bodies = [text.partition("BODY = ")[2] for text in texts]
     assert bodies[0] == bodies[1]
 
@@ -137,10 +137,11 @@ def test_key_depends_on_all_that_the_text_depends_on(monkeypatch):
 
 
 def test_modules_are_python_with_a_readable_head():
-    text = module_source("k", plan_stages(cases(5)), ARRAYS, "float32", 'Says "hello"\\ \n twice')
+    source = stage_source("k", plan_stages(cases(5)), ARRAYS, "float32", 'Says "hello"\\ \n twice')
+    text = source.module()
     head = ast.get_docstring(ast.parse(text))
     assert head.splitlines()[0] == "Says 'hello'/ twice"
     key = module_key("k", plan_stages(cases(5)), ARRAYS, "float32")
     assert f"Kernel k, float32, content {key}." in head
-    assert "Case0 is middle, first generated for 5 stages from 0 to 4." in head
-    assert "Case1 is last, first generated for stage 5." in head
+    assert "middle, first generated for 5 stages from 0 to 4." in head
+    assert "last, first generated for stage 5." in head

@@ -1,37 +1,52 @@
-"""Generated Warp modules of fused kernels: one native body, any list of arrays.
+"""Kernels that are declared once: name, arguments, native body, registers, shared memory.
 
-Reads: arguments and the text of a body.  Produces: the text of a Python module with one kernel.  A
-warp, or PARTS of them, works on a tile of 32 problems, one lane per problem; on the CPU one thread
-does the whole tile, in packs of some lanes.
+Reads: a declaration.  Produces: the source of a Python module with the Warp stub of the kernel, and
+the kernel.  `engines.runtime.ffi.run` launches it with its arguments by name.
+
+A body may bring its own head.  With the usual one a warp, or PARTS of them, works on a tile of 32
+problems, one lane per problem; on the CPU one thread does the whole tile, in packs of some lanes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
+import numpy as np
 import warp as wp
 
 from warpmpc.codegen.cache import load_module
 from warpmpc.codegen.emit_native import Access, inline_source, place_source
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.native.admm import FORMULAS
-from warpmpc.codegen.native.preamble import preamble
-from warpmpc.codegen.stage_functions import StagePlan, case_source
+from warpmpc.codegen.native.preamble import PREAMBLE
+
+if TYPE_CHECKING:
+    from warpmpc.codegen.stage_functions import StageCase, StagePlan
 
 _TYPES = {
     "real": "wp.array3d(dtype=wp.{dtype})",
-    "whole": "wp.array3d(dtype=wp.int32)",
-    "table": "wp.array1d(dtype=wp.int32)",
+    "matrix": "wp.array2d(dtype=wp.{dtype})",
     "vector": "wp.array1d(dtype=wp.{dtype})",
+    "whole": "wp.array3d(dtype=wp.int32)",
+    "records": "wp.array2d(dtype=wp.int32)",
+    "table": "wp.array1d(dtype=wp.int32)",
     "number": "wp.int32",
 }
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a kernel: its name, and one of `_TYPES`."""
+    """An argument of a kernel.
+
+    Attributes:
+        name: Its name.  Arrays that are read end with ``_in``, arrays that are written with
+            ``_out``, and arrays that are changed or may be written with ``_io``.
+        kind: One of `_TYPES`.
+    """
 
     name: str
     kind: str = "real"
@@ -41,7 +56,12 @@ class Argument:
         return f"{self.name}: {_TYPES[self.kind].format(dtype=dtype)}"
 
 
-_TEXT = r"""
+def arguments(kind: str, *names: str) -> tuple[Argument, ...]:
+    """Several arguments of one kind."""
+    return tuple(Argument(name, kind) for name in names)
+
+
+_HEAD = r"""
 #if defined(__CUDA_ARCH__)
 #define LANES_HERE 1
 #define LANE(pack, l) (pack)
@@ -83,11 +103,11 @@ def run_{name}(
 ): ...
 
 
-@wp.kernel(module="unique", enable_backward=False, cuda_max_registers={registers})
+@wp.kernel(module="unique", enable_backward=False{registers})
 def {name}(
     # In:
     {inputs},
-    # Out:
+    # Out, or in and out:
     {outputs},
 ):
     thread = wp.tid()
@@ -97,20 +117,22 @@ def {name}(
 
 @dataclass(frozen=True)
 class KernelSource:
-    """What a module is made from.
+    """The declaration of a kernel.
 
     Attributes:
-        name: Of the kernel.
+        name: Name of the kernel.
         title: One line for readers of the generated file.
         dtype: "float32" or "float64".
         inputs: Arguments that it reads.
-        outputs: Arguments that it writes.
-        body: Native text; begins behind the definitions of `_TEXT`.
-        parts: Warps that share a tile on CUDA.
-        registers: Most registers per thread.
+        outputs: Arguments that it changes, then those that it writes.
+        body: Native source, or what makes it; begins behind the head.
+        parts: Warps that share a tile on CUDA, with the usual head.
+        registers: Most registers per thread; None: as many as the compiler likes.
         plans: The programs inside, for readers.
-        head: Native text before the body in place of the usual definitions.
-        scratch: Numbers of shared memory that the body finds as ``scratch.data.ptr``.
+        head: Native source before the body in place of the usual definitions.
+        scratch: Values of shared memory that the body finds as ``scratch.data.ptr``.
+        content: Hash of all that the module is made from, where making it takes long; None: the
+            hash of the module.
     """
 
     name: str
@@ -118,34 +140,39 @@ class KernelSource:
     dtype: str
     inputs: Sequence[Argument]
     outputs: Sequence[Argument]
-    body: str
-    parts: int
-    registers: int
-    plans: Sequence[StagePlan]
+    body: str | Callable[[], str]
+    parts: int = 1
+    registers: int | None = None
+    plans: Sequence[StagePlan] = ()
     head: str | None = None
     scratch: int = 0
+    content: str | None = None
 
     @property
     def key(self) -> str:
         """Hash of all that matters: which stages the programs were made for does not."""
-        return hashlib.sha256(self._text("", "").encode()).hexdigest()
+        return self.content or hashlib.sha256(self._module("", ()).encode()).hexdigest()
 
     def module(self) -> str:
-        """Text of the module."""
-        cases = [f"{case_source(case)}." for plan in self.plans for case in plan.cases]
-        return self._text(self.key, "\n".join(cases))
+        """Source of the module."""
+        cases = [f"{_described(case)}." for plan in self.plans for case in plan.cases]
+        return self._module(self.key, cases)
 
     def kernel(self) -> wp.Kernel:
         """The kernel of the module, found by its content."""
+        return self._kernel
+
+    @cached_property
+    def _kernel(self) -> wp.Kernel:
         return getattr(load_module(self.name, self.key, self.module), self.name)
 
-    def _text(self, key: str, cases: str) -> str:
+    def _module(self, key: str, cases: Sequence[str]) -> str:
         memory = ["scratch"] if self.scratch else []
         names = [a.name for a in self.inputs] + memory + ["thread"]
         names += [a.name for a in self.outputs]
         head = self.head
         if head is None:
-            head = f"#define PARTS {self.parts}\n" + preamble(self.dtype) + FORMULAS + _TEXT
+            head = f"#define PARTS {self.parts}\n" + PREAMBLE[self.dtype] + FORMULAS + _HEAD
         scratch, allocate = "", ""
         if self.scratch:
             scalar = f"wp.{self.dtype}"
@@ -155,23 +182,30 @@ class KernelSource:
                 "\n    "
             )
         return _MODULE.format(
-            title=self.title,
+            title=" ".join(self.title.split()).replace("\\", "/").replace('"', "'"),
             name=self.name,
             dtype=self.dtype,
-            body=head + self.body,
+            body=head + (self.body if isinstance(self.body, str) else self.body()),
             inputs=",\n    ".join(a.declared(self.dtype) for a in self.inputs),
             outputs=",\n    ".join(a.declared(self.dtype) for a in self.outputs),
             arguments=", ".join(names),
-            registers=self.registers,
+            registers=f", cuda_max_registers={self.registers}" if self.registers else "",
             key=key,
-            cases=cases,
+            cases="\n".join(cases),
             scratch=scratch,
             allocate=allocate,
         )
 
 
+def _described(case: StageCase) -> str:
+    stages, name = np.asarray(case.stages), case.program.name
+    if stages.size == 1:
+        return f"{name}, first generated for stage {stages[0]}"
+    return f"{name}, first generated for {stages.size} stages from {stages.min()} to {stages.max()}"
+
+
 def switch(kind: str, cases: Sequence[Sequence[str]]) -> str:
-    """One of several texts, each with its own names, or none."""
+    """Source that runs one of several cases, each with its own names, or none."""
     lines = [f"switch ({kind}) {{"]
     for number, case in enumerate(cases):
         lines += [f"case {number}: {{", *case, "} break;"]
@@ -194,7 +228,7 @@ def inlined(
         program: What to compute.
         access: Where its inputs lie.
         dtype: "float32" or "float64".
-        replaced: Other text than ``GET(in{i}, {place})`` for some input, by ``in{i}``.
+        replaced: Other source than ``GET(in{i}, {place})`` for some input, by ``in{i}``.
     """
 
     def read(i: int, element: int) -> str:

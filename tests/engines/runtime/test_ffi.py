@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import warp as wp
 
+from warpmpc._errors import CodegenError
+from warpmpc.codegen.kernel_source import Argument, KernelSource
 from warpmpc.engines.runtime import ffi
-from warpmpc.engines.runtime.ffi import fold_vmap, launch, shared_memory_limit
+from warpmpc.engines.runtime.ffi import fold_vmap, launch, run, shared_memory_limit
 
 
 @wp.kernel(module="unique", enable_backward=False)
@@ -46,6 +48,34 @@ class TestLaunch:
         wrapper = ffi._jax_kernel(scale_and_shift, 2, 64, ())
         assert wrapper is ffi._jax_kernel(scale_and_shift, 2, 64, ())
         assert wrapper is not ffi._jax_kernel(scale_and_shift, 2, 32, ())
+
+
+DECLARED = KernelSource(
+    name="scale_and_count",
+    title="Scales values and counts calls.",
+    dtype="float64",
+    inputs=[Argument("x_in", "vector"), Argument("factor", "number")],
+    outputs=[Argument("count_io", "table"), Argument("scaled_out", "vector")],
+    head="",
+    body="scaled_out.data[thread] = x_in.data[thread] * factor; count_io.data[thread] += 1;",
+)
+
+
+class TestRun:
+    def test_arguments_go_by_name(self):
+        x = jnp.arange(50, dtype="float64")
+        given = {"factor": 3, "count_io": jnp.arange(50, dtype="int32"), "x_in": x}
+        found = run(DECLARED, given, {"scaled_out": x.shape}, threads=50, block=1)
+        assert list(found) == ["count_io", "scaled_out"]
+        np.testing.assert_array_equal(found["scaled_out"], 3 * np.arange(50))
+        np.testing.assert_array_equal(found["count_io"], np.arange(50) + 1)
+
+    @pytest.mark.parametrize(
+        "given", [{"factor": 3}, {"x_in": 0, "factor": 3, "count_io": 0, "other": 1}]
+    )
+    def test_other_arguments_than_declared_are_refused(self, given):
+        with pytest.raises(CodegenError, match="scale_and_count takes x_in, factor, count_io, sca"):
+            run(DECLARED, given, {"scaled_out": (1,)}, threads=1, block=1)
 
 
 def weighted(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:

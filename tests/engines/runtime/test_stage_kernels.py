@@ -175,7 +175,7 @@ class TestRefusals:
         [
             (("z", "my p"), None, "'my p' is no name for generated code"),
             (("z", "class"), None, "'class' is no name for generated code"),
-            (("z", "table"), None, "no keyword and none of evaluate, table"),
+            (("z", "wp"), None, "no keyword and none of BODY, wp"),
             (("z", "z"), None, "inputs with different names"),
             (("z",), None, "one input per input array"),
             (None, {"cost": N + 1}, "one output per output array"),
@@ -319,7 +319,7 @@ def test_kernel_cache_that_became_unwritable(tmp_path, monkeypatch):
 
 def test_text_that_does_not_compile(monkeypatch, tmp_path, capfd):
     monkeypatch.setenv("WARPMPC_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("warpmpc.codegen.stage_functions.preamble", lambda dtype: "#error broken")
+    monkeypatch.setattr("warpmpc.codegen.stage_functions.PREAMBLE", {"float64": "#error broken"})
     x = ca.SX.sym("x")
     rows = np.array([[0]])
     case = StageCase(translate(ca.Function("f", [x], [x + 1])), np.array([0]), (rows,), (rows,))

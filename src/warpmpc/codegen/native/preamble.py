@@ -159,8 +159,8 @@ def _functions(struct: str, attribute: str) -> str:
     return "\n".join([f"struct {struct} {{", *lines, "};\n"])
 
 
-def preamble(dtype: str) -> str:
-    """Definitions that precede the structs of `emit_native.struct_source`."""
-    called = "#if defined(__CUDA_ARCH__)\n" + _functions("Called", "PART")
-    called += "#else\ntypedef Math Called;\n#endif\n"
-    return _NAMES[dtype] + DEFINE_INFINITE + _TEXT + _SHORT + _functions("Math", "WHOLE") + called
+_CALLED = "#if defined(__CUDA_ARCH__)\n" + _functions("Called", "PART")
+_CALLED += "#else\ntypedef Math Called;\n#endif\n"
+_COMMON = DEFINE_INFINITE + _TEXT + _SHORT + _functions("Math", "WHOLE") + _CALLED
+# For each dtype the definitions that precede the structs of `emit_native.struct_source`.
+PREAMBLE = {dtype: names + _COMMON for dtype, names in _NAMES.items()}

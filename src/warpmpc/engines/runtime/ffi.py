@@ -17,6 +17,8 @@ import warp as wp
 from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from warpmpc._errors import CodegenError
+from warpmpc.codegen.kernel_source import KernelSource
 from warpmpc.engines.runtime.loading import load_kernel
 
 Shape = tuple[int, ...]
@@ -61,6 +63,38 @@ def launch(
     _wait_at_exit()
     call = _jax_kernel(kernel, len(in_out) + len(outputs), block, in_out)
     return tuple(call(*inputs, output_dims=dict(outputs), launch_dims=(threads,)))
+
+
+def run(
+    source: KernelSource,
+    given: Mapping[str, jax.Array | int],
+    outputs: Mapping[str, Shape],
+    *,
+    threads: int,
+    block: int,
+) -> dict[str, jax.Array]:
+    """Runs a declared kernel; its arguments have the order of the declaration.
+
+    Args:
+        source: The declaration.
+        given: Arguments that the kernel reads or changes, by name.
+        outputs: Shapes of the arguments that it only writes, by name.
+        threads: Number of threads, a multiple of `block`.
+        block: Threads per block on CUDA.
+
+    Returns:
+        What the kernel changed, then what it wrote, by name.
+    """
+    names = [argument.name for argument in (*source.inputs, *source.outputs)]
+    if sorted(names) != sorted([*given, *outputs]):
+        raise CodegenError(
+            f"{source.name} takes {', '.join(names)}; got {', '.join([*given, *outputs])}."
+        )
+    changed = tuple(a.name for a in source.outputs if a.name in given)
+    written = {name: outputs[name] for name in names if name in outputs}
+    inputs = [given[name] for name in names if name in given]
+    found = launch(source.kernel(), inputs, written, threads=threads, block=block, in_out=changed)
+    return dict(zip([*changed, *written], found, strict=True))
 
 
 @cache

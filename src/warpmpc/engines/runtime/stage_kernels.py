@@ -16,15 +16,9 @@ import numpy as np
 import warp as wp
 
 from warpmpc._errors import CodegenError, ProblemError
-from warpmpc.codegen.cache import load_module
-from warpmpc.codegen.stage_functions import (
-    StageCase,
-    merged_cases,
-    module_key,
-    module_source,
-    plan_stages,
-)
-from warpmpc.engines.runtime.ffi import launch
+from warpmpc.codegen.kernel_source import KernelSource
+from warpmpc.codegen.stage_functions import StageCase, merged_cases, plan_stages, stage_source
+from warpmpc.engines.runtime.ffi import run
 from warpmpc.engines.runtime.loading import load_kernel
 from warpmpc.engines.runtime.tiles import LANES
 
@@ -32,7 +26,7 @@ __all__ = ["StageCase", "StageKernels"]
 
 _BLOCK = 128
 _MOST_THREADS = 2**31 - 1
-_TAKEN = ("evaluate", "table")  # in the generated module
+_TAKEN = ("BODY", "wp")  # in the generated module
 
 
 class StageKernels:
@@ -69,17 +63,15 @@ class StageKernels:
         with jax.ensure_compile_time_eval():
             self._table = jnp.asarray(self._plan.table)
 
-    @cached_property
+    @property
     def kernel(self) -> wp.Kernel:
         """The generated Warp kernel."""
+        return self._source.kernel()
+
+    @cached_property
+    def _source(self) -> KernelSource:
         arrays = (self._inputs, tuple(self._outputs))
-        key = module_key(self.name, self._plan, arrays, self.dtype)
-        module = load_module(
-            self.name,
-            key,
-            lambda: module_source(self.name, self._plan, arrays, self.dtype, self._title),
-        )
-        return getattr(module, self.name)
+        return stage_source(self.name, self._plan, arrays, self.dtype, self._title)
 
     def build(self) -> None:
         """Compiles the kernel, or loads it from Warp's cache; otherwise the first call does."""
@@ -108,13 +100,15 @@ class StageKernels:
                 f"{self.name}: {n_tiles} tiles times {n_items} stages are too many for one launch; "
                 "split the batch."
             )
-        return launch(
-            self.kernel,
-            [*tiles, self._table, n_items],
+        given = {f"{name}_in": tile for name, tile in zip(self._inputs, tiles, strict=True)}
+        found = run(
+            self._source,
+            {**given, "table_in": self._table, "n_items": n_items},
             {f"{name}_out": (n_tiles, rows, LANES) for name, rows in self._outputs.items()},
             threads=n_tiles * n_items * LANES,
             block=_BLOCK,
         )
+        return tuple(found.values())
 
 
 def _check_names(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
