@@ -46,7 +46,7 @@ def filter_condition(
     falls = f"cost < cost_0 + {literal(armijo, dtype)} * slope"
     if converges:
         bought = "weight * (absolute_0 + absolute)"
-        falls = f"cost < cost_0 + {bought} + {literal(armijo, dtype)} * LIBM(fmin)(slope, 0)"
+        falls = f"cost < cost_0 + {bought} + {literal(armijo, dtype)} * AT_MOST_ZERO(slope)"
     else:
         near += " && slope < 0"
     either = f"cost < cost_0 - {literal(gamma, dtype)} * theta_0 || {less}"
@@ -62,7 +62,7 @@ def merit_condition(dtype: str, *, armijo: float, margin: float) -> str:
         margin: Factor between the largest multiplier and the weight of violations.
     """
     weight = f"{literal(margin, dtype)} * weight"
-    falls = f"LIBM(fmin)(slope - {weight} * absolute_0, 0)"
+    falls = f"AT_MOST_ZERO(slope - {weight} * absolute_0)"
     return (
         f"cost + {weight} * absolute <= "
         f"cost_0 + {weight} * absolute_0 + {literal(armijo, dtype)} * step * {falls}"
@@ -73,9 +73,10 @@ def merit_condition(dtype: str, *, armijo: float, margin: float) -> str:
 # a trial point; it sets `accepted`.  Trial points are visited from the largest step to the smallest
 # one, and the first one for which SEARCH_TAKES holds is the choice.
 _SEARCH = r"""
+#define AT_MOST_ZERO(x) ((x) > 0 ? (SCALAR)0 : (x))  // unlike fmin, it keeps a NaN
 #define SEARCH_AT_ITERATE(cost_here, squares_here, absolute_here)                         \
     const SCALAR theta_0 = {scale} * ROOT(squares_here), absolute_0 = absolute_here;      \
-    const SCALAR cost_0 = cost_here + {slack} * LIBM(fabs)(cost_here);
+    const SCALAR cost_0 = cost_here{slack};
 #define SEARCH_AT_TRIAL                                                                   \
     const SCALAR theta = {scale} * ROOT(squares);                                         \
     const bool finite = cost - cost == 0 && squares - squares == 0;                       \
@@ -113,9 +114,11 @@ class SearchRule:
 
     def macros(self, dtype: str) -> str:
         """Definitions of SEARCH_AT_ITERATE, SEARCH_AT_TRIAL and SEARCH_TAKES."""
+        # Without slack there is no such term: zero times an infinite cost would be NaN.
+        slack = f" + {literal(self.slack, dtype)} * LIBM(fabs)(cost_here)" if self.slack else ""
         return _SEARCH.format(
             scale=literal(self.scale, dtype),
-            slack=literal(self.slack, dtype),
+            slack=slack,
             accepts=self.accepts,
             fallback=int(self.takes_smallest),
         )

@@ -49,7 +49,7 @@ class LaneChecks:
             lines += [
                 f"{{ {self._lane.projected(node)}",
                 f"const SCALAR missing = first ? SAVED({self._m.row_number[node]}, c) : 0;",
-                f"SAVE({i}, w, (v - (s + missing * (1 / OMEGA))) * {self._lane.rho(node)}) }}",
+                f"SAVE({i}, w, MULTIPLIER_BY_RHO(v, s + LACKING_S(missing), {self._lane.rho(node)})) }}",
             ]
         return lines
 
@@ -68,7 +68,7 @@ class LaneChecks:
         """Declares ``s`` and ``y`` of a row after an iteration, and its bounds."""
         return [
             self._lane.projected(node, both_bounds=True),
-            f"const SCALAR y = (v - s) * {self._lane.rho(node)};",
+            f"const SCALAR y = MULTIPLIER_BY_RHO(v, s, {self._lane.rho(node)});",
         ]
 
     def _residual(self, node: Node) -> list[str]:
@@ -185,14 +185,14 @@ CHECK = r"""
                 checked_weight = largest(of[WEIGHT]);
                 const SCALAR x_change = largest(of[X_CHANGE]), y_change = largest(of[Y_CHANGE]);
                 const SCALAR limit = EPS_DUAL_INF * x_change;
-                if (x_change > EPS_DUAL_INF && summed(descent_of) < 0
-                    && largest(of[FLAT]) <= limit && largest(of[RISE]) <= limit)
+                if (IS_DUAL_INFEASIBLE(x_change, summed(descent_of), largest(of[FLAT]),
+                                       largest(of[RISE]), EPS_DUAL_INF, limit))
                     status = DUAL_INFEASIBLE;
-                if (y_change > EPS_PRIM_INF && summed(support_of) < 0
-                    && largest(of[COMBINATION]) <= EPS_PRIM_INF * y_change)
+                if (IS_PRIMAL_INFEASIBLE(y_change, summed(support_of), largest(of[COMBINATION]),
+                                         EPS_PRIM_INF))
                     status = PRIMAL_INFEASIBLE;
-                if (checked_primal <= EPS_ABS + EPS_REL * largest(of[PRIMAL_SCALE])
-                    && checked_dual <= EPS_ABS + EPS_REL * largest(of[DUAL_SCALE]))
+                if (IS_SOLVED(checked_primal, largest(of[PRIMAL_SCALE]), checked_dual,
+                              largest(of[DUAL_SCALE]), EPS_ABS, EPS_REL))
                     status = SOLVED;
                 if (!is_zero(odd_of)) status = NON_FINITE;"""
 

@@ -56,7 +56,7 @@ def _held(memory: LaneMemory) -> list[tuple[str, int, int, int]]:
 
 
 def _lines(how: str, memory: LaneMemory) -> list[str]:
-    """PUT or GIVE of all arrays."""
+    """PUT or GIVE_BACK of all arrays."""
     return [
         f"{how}({copied.section}, {array}, {first}, {rows}, {count})"
         for copied in _COPIED
@@ -129,7 +129,7 @@ def given_back(memory: LaneMemory) -> list[str]:
     lines = _places(memory)
     for copied in _COPIED:
         lines += ["{", *_moved(_in_copy(memory, copied), _own(memory, copied)), "}"]
-    return [*_block(lines), *block_of_lanes(_lines("GIVE", memory))]
+    return [*_block(lines), *block_of_lanes(_lines("GIVE_BACK", memory))]
 
 
 def moved(memory: LaneMemory) -> list[str]:

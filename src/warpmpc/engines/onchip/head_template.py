@@ -240,7 +240,7 @@ struct alignas(16) Four { SCALAR numbers[4]; };
     COPY_AT(section, ((row) * 32 + ((lane + nothing) ^ ((row) & 31))) * (int)sizeof(SCALAR))
 #define OF_ARRAY(array, row, count) \
     ((row) * 32 + lane < (count) ? array[(row) * 32 + lane] : (SCALAR)0)
-#define GIVE(section, array, first, rows, count)                                            \
+#define GIVE_BACK(section, array, first, rows, count)                                       \
     UNROLL for (int i = 0; i < (rows); ++i)                                                 \
         if (i * 32 + lane < (count)) array[i * 32 + lane] = COPY(section, (first) + i);
 #define IF_BEFORE(x) (lane > 0 ? (x) : (SCALAR)0)

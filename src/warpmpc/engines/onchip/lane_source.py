@@ -305,8 +305,8 @@ class LaneSource:
         n, lines = self._m.n_interior, []
         for i in range(self._m.n_separators):
             x, y = f"MEM(X_ROWS + {n + i})", kept("y", i)
-            lines.append(f"{{ const SCALAR x = OMEGA * {y} + (1 - OMEGA) * {x}; {x} = x;")
-            lines.append(f"{kept('g', i)} = SIGMA * x - MEM(Q_ROWS + {n + i}); }}")
+            lines.append(f"{{ const SCALAR x = NEXT_X({x}, {y}); {x} = x;")
+            lines.append(f"{kept('g', i)} = RHS_OF_X(x, MEM(Q_ROWS + {n + i})); }}")
         return lines
 
     def _update(self, node: Node) -> list[str]:
@@ -315,15 +315,15 @@ class LaneSource:
         x = f"MEM(X_ROWS + {i})"
         if not node.is_row:
             return [
-                f"{{ const SCALAR x = OMEGA * r{i} + (1 - OMEGA) * {x}; {x} = x;",
-                f"MEM(R_ROWS + {i}) = SIGMA * x - MEM(Q_ROWS + {i}); }}",
+                f"{{ const SCALAR x = NEXT_X({x}, r{i}); {x} = x;",
+                f"MEM(R_ROWS + {i}) = RHS_OF_X(x, MEM(Q_ROWS + {i})); }}",
             ]
         return [
             f"{{ SCALAR v = {x}; {self.bounds(node)}",
             f"const SCALAR s = {self.project(node)};",
-            f"v = s + (1 - OMEGA) * (v - s) + OMEGA * {self.inverse_rho(node)} * r{i};",
+            f"v = NEXT_V(v, s, {self.inverse_rho(node)} * r{i});",
             f"{x} = v;",
-            f"MEM(R_ROWS + {i}) = 2 * {self.project(node)} - v; }}",
+            f"MEM(R_ROWS + {i}) = RHS_OF_V(v, {self.project(node)}); }}",
         ]
 
     def bounds(self, node: Node) -> str:
@@ -364,7 +364,7 @@ class LaneSource:
             RowKind.EQUALITY: "lo",
             RowKind.LOWER: "MAX(v, lo)",
             RowKind.UPPER: "MIN(v, hi)",
-        }.get(slot.kind, "MIN(MAX(v, lo), hi)")
+        }.get(slot.kind, "CLIP(v, lo, hi)")
         if not slot.soft:
             return clip
         # Beyond a soft bound s gives way; see `qp.soft`.
@@ -373,7 +373,7 @@ class LaneSource:
             found = self.penalties(node, side)
             if found is not None:
                 b, a = found
-                gives.append(f" {sign} MAX({a} * ({beyond}) - {b}, (SCALAR)0)")
+                gives.append(f" {sign} EXCESS(SCALAR, {a}, {b}, {beyond})")
         return f"({clip}{''.join(gives)})"
 
     def counted_values(self) -> dict[str, int]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from warpmpc.codegen.emit_native import Access, literal, place_source
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.kernel_source import inlined
+from warpmpc.codegen.native.admm import FORMULAS
 from warpmpc.codegen.native.line_search import (
     POINT_SUMS,
     REPORT_ROWS,
@@ -154,11 +155,10 @@ def _penalties(lane: LaneSource, node: Node) -> list[str]:
         lines += [
             f"is_crossed = (({b} < 0) | ({a} < 0)) ? (SCALAR)1 : is_crossed;",
             f"is_broken = (({b} != {b}) | ({a} != {a})) ? (SCALAR)1 : is_broken;",
-            f"{{ const bool hard = {b} > INFINITE || {a} > INFINITE;",
+            f"{{ const bool hard = IS_HARD({b}, {a});",
             f"const SCALAR whole = {lane.rho(node)} + (hard ? (SCALAR)0 : {a});",
-            f"{b} = hard ? (SCALAR)INFINITY : DIVIDED({b}, whole);",
-            # Checks know a linear penalty by this one, which has to be exact.
-            f"{a} = (hard || {a} == 0) ? (SCALAR)1 : DIVIDED((SCALAR)1, r * whole); }}",
+            f"{b} = PROXIMAL_B(hard, {b}, whole);",
+            f"{a} = PROXIMAL_A(hard, {a}, r, whole); }}",
         ]
     return lines
 
@@ -198,7 +198,9 @@ def onchip_head(
     lines = "".join(f"#define {name} {value}\n" for name, value in defines.items())
     counts = (LaneSource(memory, dtype).counts, LaneResiduals(memory, dtype).counts)
     head = HEAD.replace("KEPT_NUMBERS", _kept_source(*counts))
-    return f"{lines}#define TINY {TINY[dtype]}\n{PREAMBLE[dtype]}{FUNCTIONS}{head}{REDUCE}"
+    formulas = PREAMBLE[dtype] + FORMULAS + FUNCTIONS
+    return f"{lines}#define TINY {TINY[dtype]}
+{formulas}{head}{REDUCE}"
 
 
 class OnchipSource:
@@ -360,7 +362,7 @@ class OnchipSource:
                 lines.append(f"MEM(X_ROWS + {i}) = (SCALAR)0;")
             if i < m.n_interior:
                 x = f"MEM(X_ROWS + {i})"
-                lines.append(f"MEM(R_ROWS + {i}) = SIGMA * {x} - MEM(Q_ROWS + {i});")
+                lines.append(f"MEM(R_ROWS + {i}) = RHS_OF_X({x}, MEM(Q_ROWS + {i}));")
         return lines
 
     def _row(self, lane: LaneSource, i: int, node: Node, *, restart: bool) -> list[str]:
@@ -370,8 +372,8 @@ class OnchipSource:
         if kind is RowKind.UNKNOWN:
             equal = "R_ROW" if slot.soft else "R_EQUAL"
             lines += [
-                f"const SCALAR kind = hi - lo < SAME ? {equal} : R_ROW;",
-                "const SCALAR r = ((lo < -ABSENT) & (hi > ABSENT)) ? R_FREE : kind;",
+                f"const SCALAR kind = IS_EQUALITY(lo, hi, SAME) ? {equal} : R_ROW;",
+                "const SCALAR r = IS_FREE(lo, hi, ABSENT) ? R_FREE : kind;",
                 f"MEM(RHO_ROWS + {m.rho[node]}) = r;",
             ]
         else:
@@ -387,16 +389,16 @@ class OnchipSource:
         s = "(SCALAR)0" if restart else f"MEM(X_ROWS + {i})"
         return [
             *lines,
-            f"const SCALAR s = {s}, v = s + r * MEM(R_ROWS + {i});",
-            f"SAVE({m.row_number[node]}, c, OMEGA * (s - {lane.project(node)}))",
-            f"MEM(X_ROWS + {i}) = v; MEM(R_ROWS + {i}) = 2 * s - v;",
+            f"const SCALAR s = {s}, v = V_OF(s, MEM(R_ROWS + {i}), r);",
+            f"SAVE({m.row_number[node]}, c, LACKING_V(s, {lane.project(node)}))",
+            f"MEM(X_ROWS + {i}) = v; MEM(R_ROWS + {i}) = RHS_OF_V(v, s);",
         ]
 
     def _separators(self) -> list[str]:
         """Right-hand sides of the separators."""
         n = self._m.n_interior
         return [
-            f"KEEP({i}, g) = SIGMA * MEM(X_ROWS + {n + i}) - MEM(Q_ROWS + {n + i});"
+            f"KEEP({i}, g) = RHS_OF_X(MEM(X_ROWS + {n + i}), MEM(Q_ROWS + {n + i}));"
             for i in range(self._m.n_separators)
         ]
 
@@ -408,7 +410,7 @@ class OnchipSource:
             x = f"MEM(X_ROWS + {i})"
             lines += [
                 f"{{ const SCALAR v = {x} + SAVED({number}, c); {lane.bounds(node)}",
-                f"{x} = v; MEM(R_ROWS + {i}) = 2 * {lane.project(node)} - v; }}",
+                f"{x} = v; MEM(R_ROWS + {i}) = RHS_OF_V(v, {lane.project(node)}); }}",
             ]
         return lines
 
@@ -442,7 +444,7 @@ class OnchipSource:
                 lines += [
                     f"{{ {lane.projected(node)}",
                     f"MEM(X_ROWS + {i}) = usable ? s : (SCALAR)0;",
-                    f"const SCALAR y = (v - s) * {lane.rho(node)};",
+                    f"const SCALAR y = MULTIPLIER_BY_RHO(v, s, {lane.rho(node)});",
                     f"MEM(R_ROWS + {i}) = honest ? y : (SCALAR)0; }}",
                 ]
         return lines

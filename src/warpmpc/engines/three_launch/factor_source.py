@@ -192,11 +192,10 @@ def _row_values(i: int, lower: str, upper: str, kind: str | None) -> list[str]:
     bounds = [f"const Pack lo{i} = {lower};", f"const Pack hi{i} = {upper};"]
     if kind is not None:
         return [*bounds, f"const Pack rho{i} = {kind};"]
-    free = f"(lo{i} < -absent) & (hi{i} > absent)"
     return [
         *bounds,
-        f"const Pack kind{i} = hi{i} - lo{i} < same ? (Pack)r_equal : (Pack)r_row;",
-        f"const Pack rho{i} = ({free}) ? (Pack)r_free : kind{i};",
+        f"const Pack kind{i} = IS_EQUALITY(lo{i}, hi{i}, same) ? (Pack)r_equal : (Pack)r_row;",
+        f"const Pack rho{i} = IS_FREE(lo{i}, hi{i}, absent) ? (Pack)r_free : kind{i};",
     ]
 
 
@@ -204,7 +203,7 @@ def _row(i: int, at: str) -> list[str]:
     """Stores a row, with v = s + y / rho, and looks at its bounds."""
     return [
         f"AT(Q, {at} + {i}) = lo{i}; AT(U, {at} + {i}) = hi{i}; AT(R, {at} + {i}) = rho{i};",
-        f"AT(X, {at} + {i}) = s{i} + rho{i} * old{i};",
+        f"AT(X, {at} + {i}) = V_OF(s{i}, old{i}, rho{i});",
         f"broken = ((lo{i} != lo{i}) | (hi{i} != hi{i})) ? (Pack)1 : broken;",
         f"crossed = (lo{i} > hi{i}) ? (Pack)1 : crossed;",
         f"crossed = ((lo{i} > INFINITE) | (hi{i} < -INFINITE)) ? (Pack)1 : crossed;",

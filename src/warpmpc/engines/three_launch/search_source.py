@@ -150,9 +150,9 @@ for (int i = FROM_PART; i < n_z; i += BY_PARTS) {{
 #pragma unroll 4
 for (int i = FROM_PART; i < n_rows; i += BY_PARTS) {{
     const int node = nodes_in.data[n_z + i];
-    const Pack v = GET(X, node), r = GET(R, node), s = MIN(MAX(v, GET(Q, node)), GET(U, node));
+    const Pack v = GET(X, node), r = GET(R, node), s = CLIP(v, GET(Q, node), GET(U, node));
     AT(S_new, node) = kept > none ? s : none;
-    AT(X_new, node) = honest > none ? (v - s) / r : none;
+    AT(X_new, node) = honest > none ? MULTIPLIER(v, s, r) : none;
 }}
 END_TILE
 """

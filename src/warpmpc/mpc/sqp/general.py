@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc.codegen.native.line_search import REPORT_ROWS
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.mpc.line_search import Trial, choose, theta
 from warpmpc.mpc.parameters import Parameters
-from warpmpc.mpc.settings import SQPSettings
+from warpmpc.mpc.settings import SQPSettings, Tolerances
 from warpmpc.mpc.stage_evaluation import Evaluation, StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, MPCWarmStart, QPState
 from warpmpc.qp.products import QPMatrices, total
@@ -72,6 +73,54 @@ class Direction:
     def infeasible(self) -> jax.Array:
         """Whether the QP has no solution."""
         return is_infeasible(self.status)
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What decides whether an instance is converged; each field is one value per instance.
+
+    Attributes:
+        d_size: Largest entry of the direction.
+        z_size: Largest entry of the iterate.
+        accepted: Whether the line search accepted a step.
+        worst: Largest violation of a hard constraint row at the iterate.
+        kkt: `relative_kkt` at the iterate, with the multipliers of its QP.
+        primal: Largest violation of A d = s by the solution of the QP.
+    """
+
+    d_size: jax.Array
+    z_size: jax.Array
+    accepted: jax.Array
+    worst: jax.Array
+    kkt: jax.Array
+    primal: jax.Array
+
+    def holds(self, tol: Tolerances, *, soft: bool) -> jax.Array:
+        """Whether the optimality conditions hold, provided that the QP has a solution.
+
+        `codegen.native.line_search.verdict` is the same for kernels.
+
+        Args:
+            tol: Tolerances.
+            soft: Whether there are soft rows.
+        """
+        still = self.d_size <= tol.step * jnp.maximum(1, self.z_size)
+        # Where no step is acceptable any more, the conditions alone decide.
+        at_rest = still | jnp.logical_not(self.accepted)
+        holds = at_rest & (self.worst <= tol.violation) & (self.kkt <= tol.kkt)
+        # Multipliers of soft rows belong to s; they say something of z only where A d is s.
+        return holds & (self.primal <= tol.violation) if soft else holds
+
+
+def relative_kkt(stationarity: jax.Array, slack: jax.Array, gradient: jax.Array) -> jax.Array:
+    """Stationarity and complementarity, relative to the gradient of the cost.
+
+    Args:
+        stationarity: Largest entry of the gradient of the Lagrangian.
+        slack: Largest product of a multiplier and the distance to its bound.
+        gradient: Largest entry of the gradient of the cost.
+    """
+    return jnp.maximum(stationarity, slack) / jnp.maximum(1, gradient)
 
 
 class SQPIteration:
@@ -187,16 +236,16 @@ class SQPIteration:
         # matters, but are no start for the next QP.
         state = replace(state, y=jnp.where(found.infeasible, 0, state.y))
         choice = choose(trial, self.settings)
-        kkt = self._kkt_residual(data, state)
-        still = norm(state.d) <= self._tol.step * jnp.maximum(1, norm(now.z))
-        feasible = trial.here.worst[0] <= self._tol.violation
-        solved = usable & ~found.infeasible
-        if data.soft is not None:
-            # Multipliers of soft rows belong to s; they say something of z only where A d is s.
-            solved &= found.primal <= self._tol.violation
-        # Where no step is acceptable any more, the conditions alone decide.
-        at_rest = still | ~choice.accepted
-        converged = solved & at_rest & feasible & (kkt <= self._tol.kkt)
+        verdict = Verdict(
+            d_size=norm(state.d),
+            z_size=norm(now.z),
+            accepted=choice.accepted,
+            worst=trial.here.worst[0],
+            kkt=self._kkt_residual(data, state),
+            primal=found.primal,
+        )
+        holds = verdict.holds(self._tol, soft=data.soft is not None)
+        converged = usable & ~found.infeasible & holds
         moves = usable & (~converged | always)
         position = jnp.where(moves & (choice.alpha > 0), choice.index + 1, 0)
         alpha = jnp.where(position > 0, choice.alpha, 0)
@@ -212,7 +261,7 @@ class SQPIteration:
             qp_iterations=now.qp_iterations + found.iterations,
             primal=found.primal,
             dual=found.dual,
-            kkt=kkt,
+            kkt=verdict.kkt,
             alpha=alpha,
             accepted=(choice.accepted & usable).astype(jnp.int32),
             cost=at_new.cost,
@@ -273,7 +322,7 @@ class SQPIteration:
         slope = norm(data.q + self.matrices.AT.product(data.A, y))
         distance = jnp.where(y > 0, data.upper, data.lower)
         distance = jnp.where((y != 0) & self._is_hard & jnp.isfinite(distance), distance, 0)
-        return jnp.maximum(slope, norm(y * distance)) / jnp.maximum(1, norm(data.q))
+        return relative_kkt(slope, norm(y * distance), norm(data.q))
 
 
 def final(end: Iterate) -> Iterate:
@@ -328,3 +377,80 @@ def regrouped(array: Any, lanes: int) -> Any:
     if lanes == 1:
         return array.transpose(0, 2, 1).reshape(-1, array.shape[1], 1)
     return array.reshape(-1, LANES, array.shape[1]).transpose(0, 2, 1)
+
+
+class Reports:
+    """What kernels report of their iterations, as the state and history of the SQP loop."""
+
+    def __init__(self, settings: SQPSettings, dtype: str, *, soft: bool = False):
+        """Takes the tolerances.
+
+        Args:
+            settings: Settings of the iteration.
+            dtype: "float32" or "float64".
+            soft: Whether there are soft rows.
+        """
+        self._tol, self._scale = settings.tolerances(dtype), settings.line_search.scale
+        self._soft = soft
+
+    def iterate(
+        self,
+        begin: Iterate,
+        new: tuple[jax.Array, QPState],
+        report: jax.Array,
+        spent: tuple[jax.Array, jax.Array, jax.Array | int],
+        active: jax.Array,
+        converged: jax.Array | None = None,
+    ) -> Iterate:
+        """The state after some iterations, as `SQPIteration` would have found it.
+
+        Args:
+            begin: The state before.
+            new: z, and what the last QP leaves.
+            report: `REPORT_ROWS` of the last iteration, ``[groups, rows, lanes]``.
+            spent: Status of the last QP, iterations of all QPs, and number of QPs.
+            active: Instances that take part; others stay.
+            converged: Instances that the kernel found to be converged; None: it did not ask.
+        """
+        row = {name: report[:, i : i + 1] for i, name in enumerate(REPORT_ROWS)}
+        qp_status, qp_iterations, count = spent
+        usable, accepted = row["usable"] > 0, row["accepted"] > 0
+        infeasible = is_infeasible(qp_status)
+        verdict = Verdict(
+            d_size=row["d_size"],
+            z_size=row["z_size"],
+            accepted=accepted,
+            worst=row["worst_before"],
+            kkt=_kkt(row),
+            primal=row["primal"],
+        )
+        if converged is None:
+            converged = usable & ~infeasible & verdict.holds(self._tol, soft=self._soft)
+        after = replace(
+            begin,
+            z=new[0],
+            qp=new[1],
+            status=status_of(usable, qp_status, converged, accepted),
+            infeasible=infeasible.astype(jnp.int32),
+            iterations=begin.iterations + count,
+            qp_iterations=begin.qp_iterations + qp_iterations,
+            primal=row["primal"],
+            dual=row["dual"],
+            kkt=verdict.kkt,
+            alpha=row["alpha"],
+            accepted=accepted.astype(jnp.int32),
+            cost=row["cost"],
+            violation=row["worst"],
+            theta=self._scale * jnp.sqrt(row["squares"]),
+        )
+        return jax.tree.map(lambda new, old: jnp.where(active, new, old), after, begin)
+
+    def history(self, reports: jax.Array) -> History:
+        """History of all iterations, from ``[iterations, groups, rows, lanes]``."""
+        row = {name: reports[:, :, i] for i, name in enumerate(REPORT_ROWS)}
+        theta = self._scale * jnp.sqrt(row["squares"])
+        return History(row["cost"], theta, row["alpha"], row["accepted"], _kkt(row))
+
+
+def _kkt(row: dict[str, jax.Array]) -> jax.Array:
+    return relative_kkt(row["stationarity"], row["slack"], row["gradient"])

@@ -37,9 +37,8 @@ from warpmpc.engines.runtime.ffi import shared_memory_limit
 from warpmpc.mpc.line_search import native_rule
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
-from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
+from warpmpc.mpc.sqp.general import Iterate, Reports, SQPIteration, final
 from warpmpc.mpc.sqp.onchip_stages import OnchipStages
-from warpmpc.mpc.sqp.reports import Reports
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, MPCWarmStart, QPState
 from warpmpc.qp.loops.kernels import inverse_rho

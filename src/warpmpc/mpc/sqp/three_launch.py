@@ -26,8 +26,7 @@ from warpmpc.engines.three_launch.launches import ThreeLaunchKernels, ThreeLaunc
 from warpmpc.mpc.line_search import native_rule
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
-from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
-from warpmpc.mpc.sqp.reports import Reports
+from warpmpc.mpc.sqp.general import Iterate, Reports, SQPIteration, final
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, QPState
 from warpmpc.qp.loops.kernels import KernelLoop, NodeOrder, inverse_rho, loop_constants
