@@ -93,7 +93,7 @@ def test_planted_violation_is_found(path, source):
             "cli/info.py",
             "from warpmpc.viz import plot_pattern\nimport warpmpc\nimport warpmpc.sim",
         ),
-        ("__init__.py", "from warpmpc.qp.ldl import LDLSolver\nfrom ._types import Status"),
+        ("__init__.py", "from warpmpc.qp.ldl import LDLSolver\nfrom ._conventions import Status"),
         ("warpmpc_bench/mpc/a.py", "import warpmpc\nfrom warpmpc_bench.common import record"),
         ("warpmpc_bench/mpc/a.py", "from ..common import record"),
         ("engines/staged/loop_source.py", "x = 1\n" * (MAX_LINES + 1)),

@@ -24,6 +24,7 @@ from importlib import import_module
 from types import ModuleType
 
 from warpmpc import robots as robots
+from warpmpc._conventions import FactorStatus
 from warpmpc._errors import (
     CodegenError,
     PatternError,
@@ -31,7 +32,6 @@ from warpmpc._errors import (
     SettingsError,
     WarpMPCError,
 )
-from warpmpc._types import FactorStatus
 from warpmpc._version import __version__
 from warpmpc.mpc.diagnosis.diagnose import diagnose
 from warpmpc.mpc.diagnosis.report import Diagnosis

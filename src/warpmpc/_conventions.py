@@ -9,6 +9,14 @@ from __future__ import annotations
 from enum import IntEnum
 
 
+class FactorStatus(IntEnum):
+    """Outcome of one factorisation, per instance."""
+
+    OK = 0
+    ZERO_PIVOT = 1
+    NON_FINITE = 2
+
+
 class Status(IntEnum):
     """Outcome of a quadratic program, per instance."""
 

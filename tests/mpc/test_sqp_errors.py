@@ -245,11 +245,10 @@ def test_every_raise_is_known():
     known = {
         "host_batch": 3,
         "onchip": 1,
-        "parameters": 7,
+        "parameters": 8,
         "settings": 2,
         "solver": 12,
         "three_launch": 1,
-        "torch_bridge": 1,
         "types": 2,
     }
     assert counts == known

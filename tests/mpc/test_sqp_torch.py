@@ -12,7 +12,7 @@ import pytest
 from sqp_cases import fixed_solver, points
 
 from warpmpc import ProblemError
-from warpmpc.mpc import torch_bridge
+from warpmpc.mpc import parameters
 
 BATCH = 10
 
@@ -140,7 +140,7 @@ class TestCalls:
 class TestMemory:
     def test_out_without_a_copy(self, torch):
         array = jnp.arange(1000.0)
-        found = torch_bridge.to_torch({"a": array})["a"].numpy()
+        found = parameters.to_torch({"a": array})["a"].numpy()
         assert found.ctypes.data == array.unsafe_buffer_pointer()
 
     def test_in_without_a_copy(self, torch):
@@ -148,7 +148,7 @@ class TestMemory:
         raw = np.zeros(1000 + 8)
         begin = (-raw.ctypes.data % 64) // 8
         given = raw[begin : begin + 1000]
-        found = torch_bridge.to_jax([torch.from_numpy(given), None, "x"])
+        found = parameters.to_jax([torch.from_numpy(given), None, "x"])
         assert found[1:] == [None, "x"]
         assert found[0].unsafe_buffer_pointer() == given.ctypes.data
 
@@ -158,4 +158,4 @@ def test_torch_is_not_imported_for_arrays(case):
     before = "torch" in sys.modules
     assert isinstance(solver.solve(x0, params, z).z, jax.Array)
     assert ("torch" in sys.modules) == before
-    assert before or not torch_bridge.has_tensors([x0, params])
+    assert before or not parameters.has_tensors([x0, params])

@@ -10,7 +10,7 @@ from cases import PATTERNS
 from ldl_cases import ENGINE_NAMES, check_solver, make_solver, solver_for, systems
 
 from warpmpc import LDLSettings, LDLSolver, PatternError, ProblemError, SettingsError, WarpMPCError
-from warpmpc._types import check_dtype
+from warpmpc._checks import check_dtype
 from warpmpc.engines.ldl import launch as ldl_engine
 from warpmpc.qp.ldl_solver import BACKENDS
 from warpmpc.qp.linear_solvers import ldl_jax

@@ -194,7 +194,7 @@ class TestMemory:
     def test_solver_follows_the_memory(self, monkeypatch):
         given = ring(BATCH)
         solver = solver_for(given, ADMMSettings(max_iter=3975))  # not yet traced
-        results = BATCH * 8 * solver._n_data
+        results = BATCH * 8 * solver.structure.n_data
         free = 100 * solver.bytes_per_instance + results
         monkeypatch.setattr(batches, "free_memory", lambda: free)
         program = str(jax.make_jaxpr(solver.solve)(*given.args))

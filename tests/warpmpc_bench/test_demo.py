@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 from terminals import Terminal
 
-from warpmpc._types import FactorStatus
+from warpmpc._conventions import FactorStatus
 from warpmpc.cli.main import main
 from warpmpc.cli.progress import Progress
 from warpmpc_bench.common import baseline

@@ -1,11 +1,13 @@
-"""From what a caller passes (x0, named parameters) to the parameter vectors of a problem.
+"""From what a caller passes (x0, named parameters, tensors) to the parameter vectors of a problem.
 
 Parameters of one value for all instances may come without batch axes, and are kept once for all of
-them; everything else has the leading axes of x0.
+them; everything else has the leading axes of x0.  PyTorch tensors come in and go out through
+DLPack, without a copy as long as the device is the same; torch is never imported here.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, reduce
@@ -15,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc._checks import ArrayLike, check_array
 from warpmpc._errors import ProblemError
-from warpmpc._types import ArrayLike, check_array
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.symbolic.pattern import IntArray
 
@@ -235,3 +237,30 @@ def _common(arrays: list[tuple[str, jax.Array, int]]) -> tuple[int, ...]:
         listed = ", ".join(f"{name}: {list(leading)}" for name, leading in found.items())
         raise ProblemError(f"All arguments need the same leading axes, or none; got {listed}.")
     return some.pop() if some else ()
+
+
+def has_tensors(tree: Any) -> bool:
+    """Whether any leaf is a PyTorch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and any(isinstance(a, torch.Tensor) for a in jax.tree.leaves(tree))
+
+
+def to_jax(tree: Any) -> Any:
+    """Tensors as JAX arrays on the same device and memory; other leaves stay."""
+    return jax.tree.map(_to_jax, tree)
+
+
+def to_torch(tree: Any) -> Any:
+    """JAX arrays as tensors on the same device and memory."""
+    return jax.tree.map(sys.modules["torch"].from_dlpack, tree)
+
+
+def _to_jax(leaf: Any) -> Any:
+    if not has_tensors(leaf):
+        return leaf
+    if leaf.requires_grad:
+        raise ProblemError(
+            "A tensor requires gradients, which do not flow through warpmpc in PyTorch: pass "
+            "`tensor.detach()`, or differentiate in JAX."
+        )
+    return jnp.from_dlpack(leaf.contiguous())

@@ -18,8 +18,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding
 
+from warpmpc._checks import ArrayLike, check_array, check_dtype
 from warpmpc._errors import ProblemError, SettingsError
-from warpmpc._types import ArrayLike, check_array, check_dtype
 from warpmpc.engines.runtime.sharding import (
     check_divisible,
     everywhere,
@@ -28,7 +28,6 @@ from warpmpc.engines.runtime.sharding import (
 )
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.tuning import Measured
-from warpmpc.mpc import torch_bridge
 from warpmpc.mpc.batching import (
     BatchedCall,
     Sensitivity,
@@ -36,7 +35,15 @@ from warpmpc.mpc.batching import (
     release,
     result_values,
 )
-from warpmpc.mpc.parameters import ParameterPacker, Parameters, ParameterSplit, Params
+from warpmpc.mpc.parameters import (
+    ParameterPacker,
+    Parameters,
+    ParameterSplit,
+    Params,
+    has_tensors,
+    to_jax,
+    to_torch,
+)
 from warpmpc.mpc.sensitivity import SolveSensitivity, StepSensitivity
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.choice import IterationChoice
@@ -299,9 +306,9 @@ class MPCSolver:
                 Neither it nor the solution that it belongs to can be used again then.  Without
                 effect on arrays of a program that is being traced.
         """
-        if torch_bridge.has_tensors((x0, params, warm_start)):
-            args = torch_bridge.to_jax((x0, params, warm_start))
-            return torch_bridge.to_torch(self.solve(*args, shift=shift))
+        if has_tensors((x0, params, warm_start)):
+            args = to_jax((x0, params, warm_start))
+            return to_torch(self.solve(*args, shift=shift))
         packed = self._packed(x0, params)
         start = self._start(packed, warm_start)
         if shift:
@@ -333,9 +340,9 @@ class MPCSolver:
         Returns:
             The result, and the state for the next call.
         """
-        if torch_bridge.has_tensors((z, params, state, x0)):
-            z, params, state, x0 = torch_bridge.to_jax((z, params, state, x0))
-            return torch_bridge.to_torch(self.step(z, params, state, x0=x0))
+        if has_tensors((z, params, state, x0)):
+            z, params, state, x0 = to_jax((z, params, state, x0))
+            return to_torch(self.step(z, params, state, x0=x0))
         packed = self._packed(x0, params)
         given: Any = check_array(z, "z", self.problem.n_vars, self.dtype)
         if state is not None:

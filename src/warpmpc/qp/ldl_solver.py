@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
+from warpmpc._checks import ArrayLike, check_array, check_dtype
+from warpmpc._conventions import FactorStatus
 from warpmpc._errors import ProblemError, SettingsError
-from warpmpc._types import ArrayLike, FactorStatus, check_array, check_dtype
 from warpmpc.qp.linear_solvers.base import LDLBackend, LDLSettings, LinearSystem, refuse_unused
 from warpmpc.qp.linear_solvers.dense import DenseLU
 from warpmpc.qp.linear_solvers.ldl_jax import JaxLDL

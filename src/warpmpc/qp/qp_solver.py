@@ -17,9 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
-from warpmpc._checks import check_kind
+from warpmpc._checks import ArrayLike, check_array, check_dtype, check_kind
 from warpmpc._errors import ProblemError, SettingsError
-from warpmpc._types import ArrayLike, check_array, check_dtype
 from warpmpc.engines.runtime.sharding import in_auto_axes
 from warpmpc.engines.staged.tuning import Measured
 from warpmpc.qp.batching import on_batches, part_size

@@ -13,12 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc._checks import check_choice, check_count, check_real
+from warpmpc._checks import ArrayLike, check_choice, check_count, check_real
 from warpmpc._conventions import INFINITY as INFINITY
 from warpmpc._conventions import RowClass as RowClass
 from warpmpc._conventions import Status as Status
 from warpmpc._errors import SettingsError
-from warpmpc._types import ArrayLike
 from warpmpc.engines.runtime.tiles import LANES
 
 

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from warpmpc._checks import ArrayLike, check_array
 from warpmpc._errors import ProblemError, SettingsError
-from warpmpc._types import ArrayLike, check_array
 from warpmpc.engines.runtime.sharding import in_auto_axes
 from warpmpc.mpc.batching import is_sharded
 from warpmpc.mpc.types import MPCWarmStart

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from warpmpc._checks import ArrayLike
 from warpmpc._errors import ProblemError
-from warpmpc._types import ArrayLike
 from warpmpc.mpc.diagnosis.causes import variable_name
 from warpmpc.mpc.diagnosis.diagnose import diagnose
 from warpmpc.mpc.diagnosis.host_batch import HostBatch

@@ -8,8 +8,8 @@ from typing import ClassVar, NamedTuple
 
 import jax
 
+from warpmpc._checks import check_dtype
 from warpmpc._errors import SettingsError
-from warpmpc._types import check_dtype
 from warpmpc_bench.common.baseline import Baseline
 
 

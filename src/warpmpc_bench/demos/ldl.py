@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc._conventions import FactorStatus
 from warpmpc._errors import SettingsError
-from warpmpc._types import FactorStatus
 from warpmpc.qp.ldl_solver import LDLSolver
 from warpmpc_bench.common.checking import rows_of
 from warpmpc_bench.common.timing import Timing, build, measure

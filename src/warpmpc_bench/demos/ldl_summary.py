@@ -33,7 +33,7 @@ def format_demo(result: DemoResult) -> str:
 
 
 def _status_text(result: DemoResult) -> str:
-    from warpmpc._types import FactorStatus
+    from warpmpc._conventions import FactorStatus
 
     counts = Counter(FactorStatus(code).name for code in result.status.tolist())
     listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
-from warpmpc._types import FactorStatus
+from warpmpc._conventions import FactorStatus
 from warpmpc.systems import ldl_benchmark
 from warpmpc_bench.common.checking import finite_max, rows_of, spread
 

@@ -10,7 +10,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from warpmpc._types import ArrayLike
+from warpmpc._checks import ArrayLike
 from warpmpc.mpc.diagnosis.causes import CAUSES
 from warpmpc.mpc.diagnosis.host_batch import HostBatch
 from warpmpc.mpc.diagnosis.report import Diagnosis, InstanceReport, ViolatedRow

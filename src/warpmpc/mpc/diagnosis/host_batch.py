@@ -15,8 +15,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from warpmpc._checks import ArrayLike
 from warpmpc._errors import ProblemError
-from warpmpc._types import ArrayLike
 from warpmpc.mpc.parameters import ParameterPacker, Params
 from warpmpc.mpc.settings import DEFAULT_TOLERANCES
 from warpmpc.mpc.types import MPCStatus, Solution

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc._conventions import FactorStatus
 from warpmpc._errors import SettingsError
-from warpmpc._types import FactorStatus
 from warpmpc.symbolic.elimination import Elimination
 from warpmpc.symbolic.pattern import IntArray
 
