@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick check all format docs clean
 # Tests that need few kernels: about two minutes on two cores together with `check`.
-QUICK := $(wildcard tests/test_*.py) tests/cli tests/docs/test_site.py tests/problem tests/sim \
+QUICK := $(wildcard tests/test_*.py) tests/cli tests/codegen tests/docs/test_site.py tests/problem tests/sim \
 	tests/symbolic tests/systems tests/viz
 .DELETE_ON_ERROR:
 
