@@ -9,7 +9,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check all format docs clean
+.PHONY: help demo test quick check all format docs clean
+# Tests that need few kernels: about two minutes on two cores together with `check`.
+QUICK := $(wildcard tests/test_*.py) tests/cli tests/codegen tests/docs/test_site.py tests/problem tests/sim \
+	tests/symbolic tests/systems tests/viz
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -20,6 +23,9 @@ demo: $(VENV)/.viz ## set up, then swing up a batch of cartpoles in closed loop,
 
 test: check docs ## set up, check format, lint, types and documentation, run the tests but the slow ones
 	$(BIN)/pytest -n 2 -m 'not slow'
+
+quick: check ## format, lint, types and the tests that run in two minutes on two cores
+	$(BIN)/pytest -q -n 2 -m 'not slow and not gpu' $(QUICK)
 
 all: check docs ## the same with the tests marked slow
 	$(BIN)/pytest -n 2

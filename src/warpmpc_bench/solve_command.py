@@ -142,7 +142,7 @@ def format_result(result: SolvedBatch) -> str:
     """The result as text; what failed is explained."""
     import numpy as np
 
-    from warpmpc_bench.common.report import rate
+    from warpmpc_bench.common.report import facts, rate
 
     options, problem, found = result.options, result.system.problem, result.diagnosis
     columns = {name: np.asarray(getattr(result.solution, name)) for name in SCALARS}
@@ -161,7 +161,7 @@ def format_result(result: SolvedBatch) -> str:
         "verdict": _verdict(result),
     }
     title = f"{batch} x {options.name} on {result.device}"
-    text = "\n".join([title, *(f"  {name:<13}{line}" for name, line in rows.items())])
+    text = facts(title, rows)
     return text if result.ok else f"{text}\n\n{found}"
 
 

@@ -518,7 +518,8 @@ class TestSettings:
             assert option in text
         assert "--sqp-iter" in text
         assert "--admm-iter" in text
-        assert "--baselines" not in text
+        assert "--baselines [NAME,...]" in text
+        assert "ipopt (default: none" in " ".join(text.split())
 
 
 @pytest.mark.slow

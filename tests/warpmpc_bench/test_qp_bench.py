@@ -197,9 +197,10 @@ class TestWrongResults:
         def fail(case, repeats):
             raise RuntimeError("library is broken")
 
-        broken = {"osqp": replace(qp_baselines.BASELINES["osqp"], measure=fail)}
-        monkeypatch.setattr(qp, "BASELINES", broken)
-        (row,) = qp.run(QPBenchSettings((2,), variants=(), gradients=False, horizon=HORIZON))
+        broken = replace(qp_baselines.BASELINES["osqp"], measure=fail)
+        monkeypatch.setitem(qp_baselines.BASELINES, "osqp", broken)
+        alone = {"variants": (), "gradients": False, "baselines": ("osqp",)}
+        (row,) = qp.run(QPBenchSettings((2,), **alone, horizon=HORIZON))
         assert row["skipped"] == "failed: RuntimeError: library is broken"
 
 

@@ -34,6 +34,24 @@ class Baseline:
     on_host: bool = False
 
 
+def on_one_core(
+    label: str, call: Callable[[Any, int], Measured], package: str, batch: int, instance_bytes: int
+) -> Baseline:
+    """A solver on one CPU core, which is measured at one batch size.
+
+    Args:
+        label: Name in a legend.
+        call: Runs it on a batch with a number of repeats.
+        package: Package that has to be installed; its module has the same name.
+        batch: The batch size.
+        instance_bytes: Memory for one instance.
+    """
+    sizes = {"gpu": batch, "cpu": batch}
+    return Baseline(
+        label, call, needs(package, package), sizes, lambda _: instance_bytes, on_host=True
+    )
+
+
 def needs(module: str, package: str, *, cuda: bool = False) -> Callable[[], str | None]:
     """Returns the obstacle of a baseline: a package that is not installed, or no CUDA device."""
 

@@ -140,6 +140,24 @@ def finish_axes(axes: Axes, sizes: Sequence[int]) -> None:
     style.tidy(axes)
 
 
+def legend_beside(axes: Axes, *extra: Any) -> None:
+    """Draws a legend to the right of a panel.
+
+    Args:
+        axes: The panel.
+        extra: Further entries, artists with labels.
+    """
+    handles, _ = axes.get_legend_handles_labels()
+    axes.legend(
+        handles=[*handles, *extra],
+        loc="upper left",
+        bbox_to_anchor=(1.02, 1.0),
+        frameon=False,
+        fontsize=9,
+        labelcolor=style.INK,
+    )
+
+
 def short_size(size: int) -> str:
     """A batch size as a tick says it."""
     return f"{size // 1000}k" if size >= 10_000 and size % 1000 == 0 else str(size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpmpc_bench.common.record import Row
@@ -27,6 +27,11 @@ def workload(row: Row) -> tuple[Any, ...]:
     system, settings = row["system"], row["settings"] or {}
     counts = (settings.get(name) for name in ("sqp_iterations", "admm_iterations"))
     return system["name"], system.get("horizon"), *counts
+
+
+def facts(title: str, rows: Mapping[str, str]) -> str:
+    """A headline and one line for each fact, as demos and `warpmpc solve` print them."""
+    return "\n".join([title, *(f"  {name:<13}{text}" for name, text in rows.items())])
 
 
 def rate(per_s: float) -> str:

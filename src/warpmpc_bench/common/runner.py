@@ -6,7 +6,7 @@ A benchmark derives from `Runner` and says how to draw a batch and how to run a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any, ClassVar
@@ -83,6 +83,11 @@ class Runner(ABC):
     def same_batch(self, step: Step) -> Any:
         """Equal for steps that share a batch."""
         return step.batch, step.dtype
+
+    def rows(self, steps: Iterable[Step]) -> Iterator[Row]:
+        """Measures step by step."""
+        for step in steps:
+            yield self.row(step)
 
     def row(self, step: Step) -> Row:
         """Measures one step."""

@@ -14,27 +14,23 @@ from warpmpc.systems.patterns import ldl_benchmark
 from warpmpc.viz import style
 from warpmpc_bench.common.report import rate
 from warpmpc_bench.demos.ldl import DemoResult
+from warpmpc_bench.demos.panel_row import panel_row, unharmed_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH, HEIGHT, PANEL = 16.0, 6.2, 4.2  # inches
-LEFT = (0.7, 6.0, 11.3)
-BOTTOM = 0.75
+LEFT, PANEL_HEIGHT = (0.7, 6.0, 11.3), 4.2  # inches
 
 
 def draw_demo(result: DemoResult, path: str | Path) -> Path:
     """Writes the picture."""
-    style.require_matplotlib()
-    figure = style.new_figure(WIDTH, HEIGHT)
-    style.headline(
-        figure,
+    figure, (pattern, residuals, rates) = panel_row(
         f"{result.batch} KKT systems, one pattern, solved side by side",
         f"{result.device}, float32; two matrices are broken on purpose: "
-        + ("no other solution changed" if result.unharmed else "OTHER SOLUTIONS CHANGED"),
+        f"{unharmed_text(unharmed=result.unharmed)}",
+        LEFT,
+        PANEL_HEIGHT,
     )
-    boxes = [(left / WIDTH, BOTTOM / HEIGHT, PANEL / WIDTH, PANEL / HEIGHT) for left in LEFT]
-    pattern, residuals, rates = (figure.add_axes(box) for box in boxes)
     _draw_pattern(pattern, result)
     _draw_residuals(residuals, result)
     _draw_rates(rates, result)

@@ -13,6 +13,8 @@ def format_demo(result: DemoResult) -> str:
     """The result as text."""
     import numpy as np
 
+    from warpmpc_bench.common.report import facts
+
     solver, residuals = result.solver, result.residuals
     fill = solver.nnz_L - (solver.nnz - solver.n)
     harm = "bit-identical to" if result.unharmed else "DIFFERENT FROM"
@@ -29,7 +31,7 @@ def format_demo(result: DemoResult) -> str:
         "verdict": "as it should be" if result.correct else "WRONG RESULT",
     }
     title = f"{result.batch} KKT systems with one pattern, float32, on {result.device}"
-    return "\n".join([title, *(f"  {name:<13}{text}" for name, text in rows.items())])
+    return facts(title, rows)
 
 
 def _status_text(result: DemoResult) -> str:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def format_demo(loop: LoopDemo) -> str:
     """The result as text."""
-    from warpmpc_bench.common.report import rate
+    from warpmpc_bench.common.report import facts, rate
 
     problem, settings, metrics = loop.system.problem, loop.system.settings, loop.metrics
     statuses = ", ".join(f"{_share(share)} {name}" for name, share in loop.statuses.items())
@@ -27,20 +27,22 @@ def format_demo(loop: LoopDemo) -> str:
         "violations": f"{metrics['satisfied'].mean():.1%} keep all state constraints; worst "
         f"violation {metrics['violation'].max():.2g}, worst input excess "
         f"{metrics['input_excess'].max():.2g}",
-        "solves": f"{statuses}{_usual(loop)}",
+        "solves": f"{statuses}{_explained(loop)}",
         "verdict": "as it should be" if loop.correct else "WRONG RESULT",
     }
     title = f"{loop.options.batch} x {loop.options.name} in closed loop on {loop.device}"
-    return "\n".join([title, *(f"  {name:<13}{text}" for name, text in rows.items())])
+    return facts(title, rows)
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _usual(loop: LoopDemo) -> str:
-    """Nobody should take the end of a fixed number of iterations for a failure."""
-    return "; MAX_ITER is no failure, iterations are fixed" if "MAX_ITER" in loop.statuses else ""
+def _explained(loop: LoopDemo) -> str:
+    """Explains MAX_ITER, which is no failure where the number of iterations is fixed."""
+    if "MAX_ITER" not in loop.statuses:
+        return ""
+    return "; MAX_ITER: all iterations were done, as the settings fix their number"
 
 
 def _share(share: float) -> str:

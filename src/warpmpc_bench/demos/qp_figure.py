@@ -13,29 +13,26 @@ import numpy as np
 from warpmpc.systems import linear_mpc
 from warpmpc.viz import style
 from warpmpc_bench.common.report import rate
+from warpmpc_bench.demos.panel_row import panel_row, unharmed_text
 from warpmpc_bench.demos.qp import SLACK, QPDemoResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH, HEIGHT, PANEL = 16.0, 5.6, 3.6  # inches
-LEFT = (0.8, 6.1, 11.4)
-BOTTOM, PANEL_WIDTH, SHOWN = 0.75, 4.2, 60
+LEFT, PANEL_HEIGHT = (0.8, 6.1, 11.4), 3.6  # inches
+SHOWN = 60
 HEIGHT_STATE = 2  # the state that has a reference
 
 
 def draw_demo(result: QPDemoResult, path: str | Path) -> Path:
     """Writes the picture."""
-    style.require_matplotlib()
-    figure = style.new_figure(WIDTH, HEIGHT)
-    style.headline(
-        figure,
+    figure, (states, iterations, excess) = panel_row(
         f"{result.batch} linear MPC problems, {rate(result.per_s).strip()} per second",
         f"{result.device}, float32, engine {result.engine}; two instances are hopeless on purpose: "
-        + ("no other solution changed" if result.unharmed else "OTHER SOLUTIONS CHANGED"),
+        f"{unharmed_text(unharmed=result.unharmed)}",
+        LEFT,
+        PANEL_HEIGHT,
     )
-    boxes = [(x / WIDTH, BOTTOM / HEIGHT, PANEL_WIDTH / WIDTH, PANEL / HEIGHT) for x in LEFT]
-    states, iterations, excess = (figure.add_axes(box) for box in boxes)
     _draw_states(states, result)
     _draw_iterations(iterations, result)
     _draw_excess(excess, result)

@@ -14,7 +14,7 @@ def format_demo(result: QPDemoResult) -> str:
     import numpy as np
 
     from warpmpc.qp.types import Status
-    from warpmpc_bench.common.report import rate
+    from warpmpc_bench.common.report import facts, rate
     from warpmpc_bench.demos.qp import SLACK
 
     counts = Counter(Status(code).name for code in result.status.tolist())
@@ -34,4 +34,4 @@ def format_demo(result: QPDemoResult) -> str:
         "verdict": "as it should be" if result.correct else "WRONG RESULT",
     }
     title = f"{result.batch} linear MPC problems, float32, on {result.device}"
-    return "\n".join([title, *(f"  {name:<13}{text}" for name, text in rows.items())])
+    return facts(title, rows)

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from warpmpc.qp.ldl_solver import LDLSolver
 from warpmpc.systems.ldl_benchmark import nominal
-from warpmpc_bench.common.baseline import Baseline, needs
+from warpmpc_bench.common.baseline import Baseline, needs, on_one_core
 from warpmpc_bench.common.timing import Measured, measure
 from warpmpc_bench.ldl.case import Case, upper_matrices
 from warpmpc_bench.ldl.variants import measure_solver
@@ -106,13 +106,8 @@ def _cudss_operands(case: Case, *, on_device: bool) -> tuple[list[Any], list[Any
 _DENSE_COPIES = 5  # the matrix while it is filled and mirrored, its factor, a working copy
 _FACTOR_SIZE = 12 * nominal().nnz  # generous: values, indices and factor of one instance
 BASELINES: dict[str, Baseline] = {
-    "qdldl": Baseline(
-        "QDLDL, one CPU core",
-        measure_qdldl,
-        needs("qdldl", "qdldl"),
-        {"gpu": QDLDL_BATCH, "cpu": QDLDL_BATCH},
-        lambda itemsize: 8 * _FACTOR_SIZE,
-        on_host=True,
+    "qdldl": on_one_core(
+        "QDLDL, one CPU core", measure_qdldl, "qdldl", QDLDL_BATCH, 8 * _FACTOR_SIZE
     ),
     "dense": Baseline(
         "dense LU in JAX",

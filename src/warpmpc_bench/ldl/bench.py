@@ -41,9 +41,7 @@ def plan(settings: BenchSettings) -> list[Step]:
 
 def run(settings: BenchSettings) -> Iterator[Row]:
     """Measures step by step; yields one row per step of `plan`."""
-    runner = LDLRunner(settings.repeats, BASELINES)
-    for step in plan(settings):
-        yield runner.row(step)
+    return LDLRunner(settings.repeats, BASELINES).rows(plan(settings))
 
 
 class LDLRunner(Runner):

@@ -18,6 +18,7 @@ from warpmpc_bench.common.plot import (
     draw_roof,
     draw_variant,
     finish_axes,
+    legend_beside,
     plot_rows,
     subtitle,
     variants_of,
@@ -83,17 +84,9 @@ def _draw_panel(axes: Axes, rows: Sequence[Row], name: str, dtype: str) -> None:
 
 
 def _draw_legend(axes: Axes) -> None:
-    """Right of the solve panel; it also explains the dashed lines."""
+    """Draws the legend right of the solve panel; it also explains the dashed lines."""
     from matplotlib.lines import Line2D
 
-    handles, labels = axes.get_legend_handles_labels()
-    dashed = Line2D([], [], color=style.MUTED, linestyle=DASHES, linewidth=1.1)
-    axes.legend(
-        [*handles, dashed],
-        [*labels, "dashed: vectors kept in tiles"],
-        loc="upper left",
-        bbox_to_anchor=(1.02, 1.0),
-        frameon=False,
-        fontsize=9,
-        labelcolor=style.INK,
-    )
+    label = "dashed: vectors kept in tiles"
+    dashed = Line2D([], [], color=style.MUTED, linestyle=DASHES, linewidth=1.1, label=label)
+    legend_beside(axes, dashed)

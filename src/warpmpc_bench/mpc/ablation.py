@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from warpmpc._errors import ProblemError
 from warpmpc.viz import style
-from warpmpc_bench.common.plot import COLORS, latest, short_size, subtitle
+from warpmpc_bench.common.plot import COLORS, latest, legend_beside, short_size, subtitle
 from warpmpc_bench.common.record import Row, read_rows
 from warpmpc_bench.common.report import workload
 from warpmpc_bench.mpc.variants import DEFAULT, VARIANTS
@@ -125,6 +125,4 @@ def _draw_bars(axes: Axes, title: str, bars: Bars) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("rate over the default's")
     style.tidy(axes)
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9, labelcolor=style.INK
-    )
+    legend_beside(axes)

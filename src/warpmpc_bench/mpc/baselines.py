@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from warpmpc_bench.common.baseline import Baseline, needs
+from warpmpc_bench.common.baseline import Baseline, on_one_core
 from warpmpc_bench.common.timing import Measured, measure
 from warpmpc_bench.mpc.accuracy import mean_max
 from warpmpc_bench.mpc.measure import MPCCase
@@ -109,12 +109,7 @@ def measure_ipopt(case: MPCCase, repeats: int) -> Measured:
 
 
 BASELINES: dict[str, Baseline] = {
-    "ipopt": Baseline(
-        "IPOPT through CasADi, one CPU core",
-        measure_ipopt,
-        needs("casadi", "casadi"),
-        {"gpu": IPOPT_BATCH, "cpu": IPOPT_BATCH},
-        lambda itemsize: 10**8,
-        on_host=True,
+    "ipopt": on_one_core(
+        "IPOPT through CasADi, one CPU core", measure_ipopt, "casadi", IPOPT_BATCH, 10**8
     ),
 }

@@ -89,9 +89,7 @@ def plan(settings: MPCBenchSettings) -> list[Step]:
 
 def run(settings: MPCBenchSettings) -> Iterator[Row]:
     """Measures step by step; yields one row per step of `plan`."""
-    runner = MPCRunner(settings)
-    for step in plan(settings):
-        yield runner.row(step)
+    return MPCRunner(settings).rows(plan(settings))
 
 
 class MPCRunner(Runner):

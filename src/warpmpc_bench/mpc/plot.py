@@ -16,6 +16,7 @@ from warpmpc_bench.common.plot import (
     draw_roof,
     draw_variant,
     finish_axes,
+    legend_beside,
     plot_rows,
     short_size,
     subtitle,
@@ -126,9 +127,7 @@ def _draw_shares(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set(xlabel="batch size", ylim=(0, max(1.0, *start)))
     axes.yaxis.set_major_formatter("{x:.0%}")
     style.tidy(axes)
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9, labelcolor=style.INK
-    )
+    legend_beside(axes)
 
 
 def share_of(row: Row, phase: str) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from warpmpc.systems import linear_mpc
-from warpmpc_bench.common.baseline import Baseline, needs
+from warpmpc_bench.common.baseline import Baseline, needs, on_one_core
 from warpmpc_bench.common.timing import Measured, build, measure
 from warpmpc_bench.qp.case import SETTINGS, QPCase
 
@@ -203,8 +203,7 @@ def _equality_rows(case: QPCase) -> int:
 
 
 def _on_core(label: str, call: Callable[[QPCase, int], Measured], batch: int) -> Baseline:
-    sizes = {"gpu": batch, "cpu": batch}
-    return Baseline(label, call, needs("osqp", "osqp"), sizes, lambda itemsize: 10**6, on_host=True)
+    return on_one_core(label, call, "osqp", batch, 10**6)
 
 
 def _dense(

@@ -83,9 +83,7 @@ def _sizes(name: str, settings: QPBenchSettings) -> list[int]:
 
 def run(settings: QPBenchSettings) -> Iterator[Row]:
     """Measures step by step; yields one row per step of `plan`."""
-    runner = QPRunner(settings)
-    for step in plan(settings):
-        yield runner.row(step)
+    return QPRunner(settings).rows(plan(settings))
 
 
 class QPRunner(Runner):

@@ -16,6 +16,7 @@ from warpmpc_bench.common.plot import (
     draw_roof,
     draw_variant,
     finish_axes,
+    legend_beside,
     plot_rows,
     subtitle,
     variants_of,
@@ -74,10 +75,4 @@ def _draw_panel(axes: Axes, rows: Sequence[Row], dtype: str) -> None:
     others = [row for row in rows if row["kind"] == "baseline" and row["solver"] not in LEVELS]
     draw_others(axes, others, "rate")
     finish_axes(axes, sorted({row["batch"] for row in rows if row["kind"] == "variant"}))
-    axes.legend(
-        loc="upper left",
-        bbox_to_anchor=(1.02, 1.0),
-        frameon=False,
-        fontsize=9,
-        labelcolor=style.INK,
-    )
+    legend_beside(axes)

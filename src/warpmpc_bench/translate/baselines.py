@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from warpmpc.systems.synthetic import SIZE, evaluate
-from warpmpc_bench.common.baseline import Baseline, needs
+from warpmpc_bench.common.baseline import Baseline, needs, on_one_core
 from warpmpc_bench.common.timing import Measured, measure
 from warpmpc_bench.translate.case import Case
 from warpmpc_bench.translate.variants import measure_function
@@ -41,13 +41,8 @@ def measure_jaxadi(case: Case, repeats: int) -> Measured:
 
 _ROWS = 64 * SIZE  # generous: values that live at once
 BASELINES: dict[str, Baseline] = {
-    "casadi": Baseline(
-        "CasADi, one CPU core",
-        measure_casadi,
-        needs("casadi", "casadi"),
-        {"gpu": CASADI_BATCH, "cpu": CASADI_BATCH},
-        lambda itemsize: itemsize * _ROWS,
-        on_host=True,
+    "casadi": on_one_core(
+        "CasADi, one CPU core", measure_casadi, "casadi", CASADI_BATCH, 8 * _ROWS
     ),
     "jaxadi": Baseline(
         "JaxADi",

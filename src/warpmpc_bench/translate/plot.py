@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from warpmpc._errors import ProblemError
 from warpmpc.viz import style
-from warpmpc_bench.common.plot import COLORS, MARKERS
+from warpmpc_bench.common.plot import COLORS, MARKERS, legend_beside
 from warpmpc_bench.common.record import Row, read_rows
 from warpmpc_bench.common.report import usable
 
@@ -78,13 +78,7 @@ def figure_of(rows: Sequence[Row]) -> Figure:
             left = LEFT + column * (PANEL_WIDTH + GAP)
             box = (left / WIDTH, bottom / height, PANEL_WIDTH / WIDTH, PANEL_HEIGHT / height)
             _draw_panel(figure.add_axes(box), shown, solvers, f"{title}, {dtype}", PANELS[title])
-        figure.axes[-1].legend(
-            loc="upper left",
-            bbox_to_anchor=(1.03, 1.0),
-            frameon=False,
-            fontsize=9,
-            labelcolor=style.INK,
-        )
+        legend_beside(figure.axes[-1])
     return figure
 
 
