@@ -21,25 +21,26 @@ import warpmpc as wm
 
 DT, HORIZON, EPOCHS = 0.1, 20, 100
 NAMES = ("angle", "rate", "end")
-EXPERT = np.array([5.0, 0.5, 15.0])  # what nobody tells us
+EXPERT = np.array([5.0, 0.5, 15.0])  # the weights that are to be found
 BEGIN = np.array([0.5, 0.5, 0.5])
 
 
 def build() -> wm.OCP:
-    """A pendulum that is to stop swinging; weights are a parameter, that of the torque is fixed."""
+    """A pendulum that is to stop swinging; all weights but that of the torque are parameters."""
     angle, rate, torque = ca.SX.sym("angle"), ca.SX.sym("rate"), ca.SX.sym("torque")
     weight = ca.SX.sym("weight", len(NAMES))
     ocp = wm.OCP(ca.vertcat(angle, rate), torque, {"weight": weight}, horizon=HORIZON, dt=DT)
     ocp.set_dynamics([rate, -9.81 * ca.sin(angle) + torque], integrator="rk4")
     ocp.add_residual([angle, rate], weight=weight[:2])
-    ocp.add_residual(torque, weight=0.1)  # twice the cost has the same minimum: one weight is free
+    # A multiple of the cost has the same minimum, so one weight can be fixed.
+    ocp.add_residual(torque, weight=0.1)
     ocp.add_residual([angle, rate], weight=weight[2], at="terminal")
     ocp.subject_to(-5, torque, 5, name="torque")
     return ocp
 
 
 def adam(gradient: jax.Array, state: tuple[jax.Array, jax.Array, int], rate: float):
-    """One step of Adam: the change, and the new state."""
+    """Does one step of Adam; returns the change and the new state."""
     mean, square, count = state
     mean, square = 0.9 * mean + 0.1 * gradient, 0.99 * square + 0.01 * gradient**2
     count += 1
@@ -48,7 +49,7 @@ def adam(gradient: jax.Array, state: tuple[jax.Array, jax.Array, int], rate: flo
 
 
 def draw(losses: list[float], weights: np.ndarray, plans: dict[str, np.ndarray], path: Path):
-    """The loss, the weights on their way, and plans of one start before and after."""
+    """Draws the loss and the weights over epochs, and plans of one start before and after."""
     figure, (loss, weight, plan) = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
     loss.semilogy(losses)
     loss.set(xlabel="epoch", ylabel="loss", title="difference to the demonstrations")
@@ -73,7 +74,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser.add_argument("--out", type=Path, default=Path("learn_weights.png"), help="picture")
     options = parser.parse_args(arguments)
 
-    # Gradients need solutions that have converged, the default; the more digits the better.
+    # Gradients need converged solutions (the default), and they profit from more digits.
     jax.config.update("jax_enable_x64", True)
     solver = wm.MPCSolver(build(), dtype="float64")
     rng = np.random.default_rng(0)

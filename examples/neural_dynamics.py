@@ -26,15 +26,15 @@ GOAL = 1.0  # angle at which the pendulum is to stay [rad]
 
 
 def network(state, W1, b1, W2):
-    """A force that depends on angle and rate, by a small network: the part nobody modelled."""
+    """A small network for the force that the model lacks, which depends on angle and rate."""
     return W2 @ jnp.tanh(W1 @ state + b1)
 
 
 def build() -> wm.OCP:
-    """A pendulum: gravity is known, the network adds the rest."""
+    """A pendulum with known gravity, to which the network adds the other forces."""
     x, torque = ca.SX.sym("x", 2), ca.SX.sym("torque")
     weights = {name: ca.SX.sym(name, *shape) for name, shape in SIZES.items()}
-    # Parameters are columns: matrices are listed by `ca.vec`, column by column.
+    # Parameters are columns, so `ca.vec` lists matrices column by column.
     p = {name: ca.vec(symbol) for name, symbol in weights.items()}
     ocp = wm.OCP({"state": x}, {"torque": torque}, p, horizon=HORIZON, dt=DT)
     for name in p:
@@ -49,7 +49,7 @@ def build() -> wm.OCP:
 
 
 def unknown(x: jax.Array) -> jax.Array:
-    """What the real pendulum feels beside gravity: a spring, and friction that saturates."""
+    """The forces on the real pendulum beside gravity: a spring, and friction that saturates."""
     return -4.0 * x[..., 0] - 3.0 * jnp.tanh(2 * x[..., 1])
 
 

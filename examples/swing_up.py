@@ -26,7 +26,7 @@ CART, POLE, LENGTH, GRAVITY = 1.0, 0.2, 0.5, 9.81
 
 
 def accelerations(ops, angle, rate, force):
-    """Of the cart and of the pole, which is upright at angle 0; `ops` is casadi or jax.numpy."""
+    """Accelerations of cart and pole (upright at angle 0); `ops` is casadi or jax.numpy."""
     sin, cos = ops.sin(angle), ops.cos(angle)
     push = force + POLE * LENGTH * rate**2 * sin - POLE * GRAVITY * sin * cos
     cart = push / (CART + POLE * sin**2)
@@ -69,7 +69,7 @@ def upright(x: jax.Array, u: jax.Array) -> jax.Array:
 
 
 def draw(x: np.ndarray, success: np.ndarray, path: Path) -> None:
-    """Angles over time, and what some of the cartpoles look like on their way."""
+    """Draws angles over time, and the motion of some of the cartpoles."""
     figure, (over_time, poles) = plt.subplots(
         1, 2, figsize=(11, 4), width_ratios=(3, 2), layout="constrained"
     )

@@ -61,7 +61,7 @@ def references(size: jax.Array, phase: jax.Array) -> Callable[[jax.Array], dict[
 
 
 def plant(x: jax.Array, u: jax.Array, key: jax.Array) -> jax.Array:
-    """The same drones in gusts of wind, each in its own."""
+    """The same drones, each with gusts of wind of its own."""
     velocity = x[:, 2:]
     drag = DRAG * jnp.linalg.norm(velocity, axis=1, keepdims=True) * velocity
     gust = 0.5 * jax.random.normal(key, u.shape, u.dtype)
@@ -69,7 +69,7 @@ def plant(x: jax.Array, u: jax.Array, key: jax.Array) -> jax.Array:
 
 
 def draw(x: np.ndarray, target: np.ndarray, error: np.ndarray, path: Path) -> None:
-    """Some drones with their references, before and after the change, and all errors."""
+    """Draws some drones with their references before and after the change, and all errors."""
     figure, panels = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
     for axes, part in zip(panels, (slice(0, SWITCH), slice(SWITCH, STEPS)), strict=False):
         for i in range(0, len(x), max(1, len(x) // 6)):
@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     inside = np.abs(target[..., 0]) <= WALL
     before = float(np.median(error[:, SWITCH - 20 : SWITCH]))
     after = float(np.median(error[:, -20:]))
-    # Some start inside of a wall; they are out after a second.
+    # Some drones start inside a wall and need a second to leave it.
     through = float(np.maximum(np.abs(x[:, 10:, 0]) - WALL, 0).max())
     print(f"{options.batch} drones; {1 - inside.mean():.1%} of the references lie behind the walls")
     print(f"median distance: {before:.3f} m before the change, {after:.3f} m at the end")

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from warpmpc import MPCSolver
+from warpmpc._conventions import EQUALITY_TOLERANCE
 from warpmpc.engines.onchip.lanes import LaneLayout, Node, eliminate_lane
 from warpmpc.engines.onchip.memory import LaneMemory
-from warpmpc.qp.scaling import EQUALITY_TOLERANCE
 from warpmpc.symbolic.derivatives.stage_model import row_kinds
 from warpmpc.systems import cartpole
 from warpmpc.viz import style

@@ -207,6 +207,16 @@ def build_two_sided_elimination(
     return _best(kkt, two_sided_orders(kkt, stages), light, representative)
 
 
+def check_coupling(kkt: KKTPattern, stages: IntArray) -> None:
+    """Raises if some entry of K joins stages that are not neighbours.
+
+    Args:
+        kkt: Pattern of K.
+        stages: Stage of each variable, then of each row.
+    """
+    _fitting(kkt, one_sided_orders(stages))
+
+
 def stage_kinds(
     program: StageElimination, run: StageRun, kinds: Sequence[RowKind]
 ) -> list[RowKind]:
@@ -347,16 +357,6 @@ def _best(
         _accurate(found, safe, representative) if representative else min(safe, key=_weighted)
     )
     return _program(elimination, order, kkt.n_vars)
-
-
-def check_coupling(kkt: KKTPattern, stages: IntArray) -> None:
-    """Raises if some entry of K joins stages that are not neighbours.
-
-    Args:
-        kkt: Pattern of K.
-        stages: Stage of each variable, then of each row.
-    """
-    _fitting(kkt, one_sided_orders(stages))
 
 
 def _fitting(kkt: KKTPattern, orders: list[StageOrder]) -> list[StageOrder]:

@@ -34,7 +34,8 @@ from warpmpc.symbolic.pattern import IntArray
 _GROWTHS = (5e3, 1e6, np.inf)
 _N_POINTS = 8  # beside the representative one
 _SPREAD = 2.0  # standard deviation of the variables at these points
-_LARGE = 1e6  # Trials on larger systems would take longer than what they may save.
+_LARGE = 1e6  # standard deviation of the multipliers, which then outweigh any cost
+# Trials on larger systems would take longer than what they may save.
 _LARGEST_SYSTEM = 3000
 _GROWN = 10.0  # usual growth of rho by adaptation and scaling together
 _SAME = 1e-6  # weights that differ by less count as equal
