@@ -37,7 +37,14 @@ from warpmpc.mpc.diagnosis.diagnose import diagnose
 from warpmpc.mpc.diagnosis.report import Diagnosis
 from warpmpc.mpc.settings import LineSearchSettings, SQPSettings
 from warpmpc.mpc.solver import MPCSolver
-from warpmpc.mpc.types import MPCStatus, MPCWarmStart, QPState, Solution, StepResult
+from warpmpc.mpc.types import (
+    GradientStatus,
+    MPCStatus,
+    MPCWarmStart,
+    QPState,
+    Solution,
+    StepResult,
+)
 from warpmpc.problem.from_jax import from_jax
 from warpmpc.problem.mpc_problem import MPCProblem, StageGroup
 from warpmpc.problem.ocp.ocp import OCP
@@ -56,6 +63,7 @@ __all__ = [
     "CodegenError",
     "Diagnosis",
     "FactorStatus",
+    "GradientStatus",
     "LDLFactor",
     "LDLSettings",
     "LDLSolver",

@@ -45,6 +45,19 @@ class MPCStatus(IntEnum):
     NON_FINITE = 4
 
 
+class GradientStatus(IntEnum):
+    """Whether an instance has a gradient: see `MPCSolver.gradient_status`.
+
+    VALID: it has.
+    NOT_CONVERGED: it is zero, because the instance has no solution to differentiate at.
+    UNSOLVED: it is zero, because its linear system was not solved accurately.
+    """
+
+    VALID = 0
+    NOT_CONVERGED = 1
+    UNSOLVED = 2
+
+
 class RowClass(IntEnum):
     """Codes of OSQP for the rho that a constraint row has."""
 

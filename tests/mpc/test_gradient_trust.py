@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from warpmpc import MPCSolver, MPCStatus
+from warpmpc import GradientStatus, MPCSolver, MPCStatus, ProblemError, Solution
+from warpmpc.qp.sensitivity import refinement
 from warpmpc.systems import pendulum
 
 pytestmark = pytest.mark.slow
+
+
+def _first(solver: MPCSolver, x0: jax.Array) -> tuple[jax.Array, Solution]:
+    """Sum of the first torques, and the solution."""
+    solution = solver.solve(x0)
+    return solution.u[:, 0, 0].sum(), solution
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +37,10 @@ def results(starts: np.ndarray) -> dict[str, tuple[MPCSolver, np.ndarray, np.nda
     for dtype in ("float32", "float64"):
         solver = MPCSolver(pendulum.build(), dtype=dtype)
 
-        def first(x: jax.Array, solver: MPCSolver = solver) -> tuple[jax.Array, tuple]:
-            solution = solver.solve(x)
-            return solution.u[:, 0, 0].sum(), (solution.z, solution.status)
-
-        slope, (z, status) = jax.grad(first, has_aux=True)(jnp.asarray(starts, dtype=dtype))
-        found[dtype] = (solver, np.asarray(z), np.asarray(status), np.asarray(slope))
+        x0 = jnp.asarray(starts, dtype=dtype)
+        gradient = jax.grad(partial(_first, solver), has_aux=True)
+        slope, solution = gradient(x0)
+        found[dtype] = (solver, *(np.asarray(a) for a in (solution.z, solution.status, slope)))
     return found
 
 
@@ -52,3 +59,49 @@ def test_both_dtypes_agree(results) -> None:
     assert same.sum() >= 16
     error = np.abs(slope - slope_64).max(axis=1)
     assert np.all(error[same] <= np.maximum(1e-4, 1e-2 * np.abs(slope_64).max(axis=1)[same]))
+
+
+def test_status_of_gradients(results, starts: np.ndarray) -> None:
+    """Instances without a gradient are known afterwards, inside a compiled program, too."""
+    solver, _, status, slope = results["float32"]
+    x0 = jnp.asarray(starts, dtype="float32")
+    x0 = x0.at[3].set(jnp.nan)
+    found = jax.jit(lambda x: solver.gradient_status(solver.solve(x), x))(x0)
+    assert found[3] == GradientStatus.NOT_CONVERGED
+    expected = np.where(status == MPCStatus.CONVERGED, 0, GradientStatus.NOT_CONVERGED)
+    others = np.arange(starts.shape[0]) != 3
+    np.testing.assert_array_equal(found[others], expected[others])
+    assert np.all(slope[(np.asarray(found) != 0) & others] == 0)
+
+
+def test_gradients_without_accuracy_are_zero(results, starts: np.ndarray, monkeypatch) -> None:
+    """An instance whose linear system is not solved has gradient zero, and says so."""
+    monkeypatch.setattr(refinement, "_VALID", 0.0)
+    solver = MPCSolver(pendulum.build(), dtype="float32")
+    x0 = jnp.asarray(starts, dtype="float32")
+    slope, solution = jax.grad(lambda x: _first(solver, x), has_aux=True)(x0)
+    status = solver.gradient_status(solution, x0)
+    converged = solution.status == MPCStatus.CONVERGED
+    assert np.all(status[converged] == GradientStatus.UNSOLVED)
+    assert np.all(slope == 0)
+
+
+def test_status_of_gradients_of_a_step(results, starts: np.ndarray) -> None:
+    """Steps have gradients wherever their QP has a solution."""
+    solver = results["float32"][0]
+    x0 = jnp.asarray(starts, dtype="float32")
+    z = solver.z_guess(x0)
+    step, _ = solver.step(z, x0=x0)
+    found = solver.gradient_status(step, x0, step_from=z)
+    assert np.all(found == GradientStatus.VALID)
+
+
+def test_status_of_another_batch_is_refused(results, starts: np.ndarray) -> None:
+    """A solution belongs to its data."""
+    solver = results["float32"][0]
+    x0 = jnp.asarray(starts, dtype="float32")
+    solution = solver.solve(x0)
+    with pytest.raises(ProblemError, match=r"leading axes \[32\] but the data have \[2\]"):
+        solver.gradient_status(solution, x0[:2])
+    with pytest.raises(ProblemError, match="must be a Solution of `solve`, got int"):
+        solver.gradient_status(1, x0)

@@ -52,6 +52,10 @@ class Sensitivity(Protocol):
         """Cotangents that are not zero, rows of instances."""
         ...
 
+    def check(self, p: Parameters, start: MPCWarmStart, kept: Any, bars: Any) -> tuple[jax.Array]:
+        """`GradientStatus` of instances for cotangents of z and y, on tiles."""
+        ...
+
     def reverse(
         self, p: Parameters, start: MPCWarmStart, kept: Any, bars: Any
     ) -> tuple[jax.Array, MPCWarmStart]:
@@ -146,6 +150,27 @@ class BatchedCall:
 
     def _cotangents(self, common: Any, *args: Any) -> tuple[jax.Array, MPCWarmStart]:
         return self._reverse(*args, shared=common)
+
+    @cached_property
+    def _check(self) -> Callable[..., Any]:
+        """The check of the way back on batches, compiled."""
+        found = self._sensitivity
+        call = on_batches(
+            _with_common(found.check),
+            LANES,
+            lambda batch: self._part_size(batch, found.values_per_instance),
+        )
+        return jax.jit(lambda common, *args: call(*args, shared=common))
+
+    def gradient_status(
+        self, params: Parameters, start: MPCWarmStart, solution: Solution, z_bar: jax.Array
+    ) -> jax.Array:
+        """`GradientStatus` of instances for a cotangent of the trajectory."""
+        bars = (z_bar, jnp.zeros_like(solution.y))
+        kept = self._sensitivity.keeps(solution)
+        args = (replace(params, common=None), start, kept, bars)
+        (found,) = _cut(self._check(params.common, *_flat(args)), solution.z.shape[:-1])
+        return found[..., 0]
 
     def _run(self, params: Parameters, start: MPCWarmStart, *, donate: bool = False) -> Solution:
         common, args = params.common, (replace(params, common=None), start)

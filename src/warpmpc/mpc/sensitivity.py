@@ -22,7 +22,7 @@ from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.general import regrouped
 from warpmpc.mpc.stage_evaluation import StageEvaluator
-from warpmpc.mpc.types import MPCStatus, MPCWarmStart, Solution
+from warpmpc.mpc.types import GradientStatus, MPCStatus, MPCWarmStart, Solution
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import QPData
 from warpmpc.qp.sensitivity.active_set import Sensitivity
@@ -78,6 +78,17 @@ class StepSensitivity:
         nothing = jax.tree.map(jnp.zeros_like, start.qp)
         return p_back, MPCWarmStart(z_back, nothing)
 
+    def check(
+        self, p: Parameters, start: MPCWarmStart, kept: Arrays, bars: Arrays
+    ) -> tuple[jax.Array]:
+        """`GradientStatus` of instances, for cotangents of the trajectory and the multipliers."""
+        _, d, s, y, alpha, status = kept
+        z_bar, y_bar = bars
+        valid = (status != MPCStatus.NON_FINITE) & (status != MPCStatus.QP_INFEASIBLE)
+        data = self._programs.for_split(p.split).linearize(start.z, p, start.qp.y)
+        point = Point(data, d, y, valid, None if data.soft is None else s)
+        return (_checked(self._qp.sensitivity, point, (alpha * z_bar, y_bar)),)
+
 
 class SolveSensitivity:
     """Back through the optimality conditions at a solution."""
@@ -123,11 +134,31 @@ class SolveSensitivity:
         p_back = jnp.where(valid, cost_bar * of_p + more, 0)
         return p_back, jax.tree.map(jnp.zeros_like, start)
 
+    def check(
+        self, p: Parameters, start: MPCWarmStart, kept: Arrays, bars: Arrays
+    ) -> tuple[jax.Array]:
+        """`GradientStatus` of instances, for cotangents of the trajectory and the multipliers."""
+        del start
+        z, y, status = kept
+        exact, sensitivity = self._exact
+        valid = self._valid(status)
+        data = exact.for_split(p.split).linearize(z, p, y)
+        point = Point(data, jnp.zeros_like(z), y, valid)
+        return (_checked(sensitivity, point, bars),)
+
     def _valid(self, status: jax.Array) -> jax.Array:
         """Converged; or iterated as often as the caller fixed beforehand."""
         if self._settings.converges:
             return status == MPCStatus.CONVERGED
         return (status != MPCStatus.NON_FINITE) & (status != MPCStatus.QP_INFEASIBLE)
+
+
+def _checked(sensitivity: Sensitivity, point: Point, bars: Arrays) -> jax.Array:
+    """`GradientStatus` of QPs, in tiles."""
+    at, *found = jax.tree.map(lambda a: regrouped(a, sensitivity.lanes), (point, *bars))
+    solved = regrouped(sensitivity.is_solved(at, *found), LANES)
+    reason = jnp.where(solved, GradientStatus.VALID, GradientStatus.UNSOLVED)
+    return jnp.where(point.valid, reason, GradientStatus.NOT_CONVERGED).astype(jnp.int32)
 
 
 def _reverse(

@@ -319,6 +319,48 @@ class MPCSolver:
         return self._solve(packed, start, donate=donate or shift or warm_start is None)
 
     @in_auto_axes
+    def gradient_status(
+        self,
+        solution: Solution,
+        x0: ArrayLike | None = None,
+        params: Params = None,
+        cotangent: ArrayLike | None = None,
+        step_from: MPCWarmStart | ArrayLike | None = None,
+    ) -> jax.Array:
+        """Which instances of a solution have a gradient: `GradientStatus`, inside `jax.jit`, too.
+
+        Gradients that cannot be trusted are zero.  This solves the linear system of reverse mode
+        once and says for each instance whether it succeeded.
+
+        Args:
+            solution: Result of `solve`, or of `step`, for the same x0 and params.
+            x0: Initial states, as in `solve`.
+            params: Parameters, as in `solve`.
+            cotangent: Derivative of your loss with respect to z, ``[..., n_vars]`` or
+                ``[n_vars]``.  None: one that moves all variables.
+            step_from: Of a result of `step` the z where it started, or `MPCWarmStart(z, state)`.
+        """
+        packed = self._packed(x0, params)
+        if not isinstance(solution, Solution):
+            given = type(solution).__name__
+            raise ProblemError(f"solution must be a Solution of `solve`, got {given}.")
+        if packed.own.shape[:-1] != solution.z.shape[:-1]:
+            raise ProblemError(
+                f"The solution has leading axes {list(solution.z.shape[:-1])} but the data have "
+                f"{list(packed.own.shape[:-1])}: pass the x0 and params that it was solved for."
+            )
+        if cotangent is None:
+            signs = np.where(np.random.default_rng(0).random(self.problem.n_vars) < 0.5, -1.0, 1.0)
+            bars = jnp.asarray(signs, dtype=self.dtype)
+        else:
+            bars = check_array(cotangent, "cotangent", self.problem.n_vars, self.dtype)
+        bars = jnp.broadcast_to(bars, solution.z.shape)
+        if step_from is None:
+            return self._solve.gradient_status(packed, solution.warm_start, solution, bars)
+        start = self._start(packed, step_from)
+        return self._step.gradient_status(packed, start, solution, bars)
+
+    @in_auto_axes
     def step(
         self,
         z: ArrayLike,

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc._conventions import GradientStatus as GradientStatus
 from warpmpc._conventions import MPCStatus as MPCStatus
 from warpmpc._errors import ProblemError
 from warpmpc.codegen.emit_jax import jax_function

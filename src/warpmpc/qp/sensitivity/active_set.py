@@ -120,6 +120,10 @@ class Sensitivity:
         """Multipliers of stationarity and of the active bounds from cotangents of x and y."""
         raise NotImplementedError
 
+    def is_solved(self, at: Point, x_bar: jax.Array, y_bar: jax.Array) -> jax.Array:
+        """Which instances have a gradient for these cotangents of x and y: those solved."""
+        raise NotImplementedError
+
 
 class KKTSensitivity(Sensitivity):
     """The default: the KKT matrix of the active set, on the engine and pattern of the iteration."""
@@ -142,6 +146,10 @@ class KKTSensitivity(Sensitivity):
     ) -> tuple[jax.Array, jax.Array]:
         """The same: the matrix is symmetric."""
         return self.solve(at, top, bottom)
+
+    def is_solved(self, at: Point, x_bar: jax.Array, y_bar: jax.Array) -> jax.Array:
+        """See `Sensitivity`."""
+        return self._refined(at, x_bar, jnp.where(self.rows(at).active, y_bar, 0))[1]
 
     def solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Regularised solve and refinement; zero for instances that are not valid."""

@@ -85,6 +85,11 @@ class LSQSensitivity(Sensitivity):
         _, second = self._least_squares(at, (C, D), _stack(top, bottom), zero)
         return second[:, :n], C * second[:, n:]
 
+    def is_solved(self, at: Point, x_bar: jax.Array, y_bar: jax.Array) -> jax.Array:
+        """See `Sensitivity`."""
+        given = _stack(x_bar, jnp.where(self.rows(at).active, y_bar, 0))
+        return self._refined(at, self._complementarity(at), given, jnp.zeros_like(given))[1]
+
     def _complementarity(self, at: Point) -> tuple[jax.Array, jax.Array]:
         """Diagonals C and D; a row without a multiplier has the slack of its nearer bound."""
         equal, rows = at.data.lower == at.data.upper, self.rows(at)
@@ -103,20 +108,26 @@ class LSQSensitivity(Sensitivity):
     def _least_squares(
         self, at: Point, rows: tuple[jax.Array, jax.Array], top: jax.Array, bottom: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Solves the doubled system with C and D of the rows, refined; both parts."""
+        """Both parts of the solution; zero for instances that are not solved."""
         size = top.shape[1]
+        w, solved = self._refined(at, rows, top, bottom)
+        w = jnp.where(solved, w, 0)
+        return w[:, :size], w[:, size:]
+
+    def _refined(
+        self, at: Point, rows: tuple[jax.Array, jax.Array], top: jax.Array, bottom: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Solves the doubled system with C and D of the rows; also which instances are solved."""
         C, D = rows
         P, A = (jnp.where(at.valid, values, 0) for values in (at.data.P, at.data.A))
         factor = self._ldl.factor_tiles(self._assemble(P, A, C, D))
         rhs = jnp.where(at.valid, _stack(top, bottom), 0)
 
-        w, solved = refined(
+        return refined(
             lambda w: self._apply(P, A, C, D, w),
             lambda rest: self._ldl.solve_tiles(factor, rest),
             rhs,
         )
-        w = jnp.where(solved, w, 0)
-        return w[:, :size], w[:, size:]
 
     def _assemble(self, P: jax.Array, A: jax.Array, C: jax.Array, D: jax.Array) -> jax.Array:
         listed = [P[:, self._P_source], A * C[:, self._A.row_idx], A, D]
