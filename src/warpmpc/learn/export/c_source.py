@@ -178,9 +178,8 @@ void policy(const float x[POLICY_NX], float u[POLICY_NU]) {{
       for (int j = 0; j < POLICY_NU; ++j) u[j] = safe_input[j];
       return;
     }}
-  }}
-  for (int i = 0; i < POLICY_NX; ++i)
     first[i] = held((x[i] - x_mean[i]) * x_scale[i], {x_limit});
+  }}
 {layers}
   for (int i = 0; i < POLICY_NU; ++i)
     u[i] = u_mean[i] + u_std[i] * held({last}[i], {u_limit});
