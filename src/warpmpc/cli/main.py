@@ -21,7 +21,7 @@ from types import FrameType
 from typing import NoReturn, Protocol
 
 from warpmpc._errors import WarpMPCError
-from warpmpc.cli import info
+from warpmpc.cli import info, learn
 from warpmpc.cli.arguments import INTERRUPTED, USER_ERROR, Parser, epilog
 from warpmpc.cli.environment import version_of
 
@@ -30,6 +30,7 @@ EXAMPLES = """\
   warpmpc demo cartpole           compile, simulate, draw: cartpole_demo.gif
   warpmpc solve pendulum          solve one batch and say what became of it
   warpmpc bench cartpole          measure, check and draw
+  warpmpc learn quadrotor         imitate an MPC by a network, export it as C
   warpmpc COMMAND --help          options and examples of a command
 """
 
@@ -49,7 +50,7 @@ class Command(Protocol):
         ...
 
 
-COMMANDS: dict[str, Command] = {"info": info}
+COMMANDS: dict[str, Command] = {"info": info, "learn": learn}
 COMMAND_GROUP = "warpmpc.commands"
 
 

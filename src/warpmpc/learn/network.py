@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -48,12 +49,12 @@ class Network:
     @property
     def n_weights(self) -> int:
         """Number of weights and biases."""
-        return sum((a + 1) * b for a, b in zip(self.sizes, self.sizes[1:], strict=False))
+        return sum((a + 1) * b for a, b in pairwise(self.sizes))
 
     def init(self, key: jax.Array) -> Weights:
         """Weights ``[out, in]`` by He's rule, biases zero."""
         layers = []
-        pairs = list(zip(self.sizes, self.sizes[1:], strict=False))
+        pairs = list(pairwise(self.sizes))
         for (n_in, n_out), k in zip(pairs, jax.random.split(key, len(pairs)), strict=True):
             weight = jax.random.normal(k, (n_out, n_in), jnp.float32) * (2 / n_in) ** 0.5
             layers.append((weight, jnp.zeros(n_out, jnp.float32)))

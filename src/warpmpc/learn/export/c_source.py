@@ -101,32 +101,33 @@ static float activation(float v) {
 """,
 }
 
+# The activation is applied where a sum is stored: a second loop would load all of them again.
 FLOAT_LAYER = """\
 static void layer(const float *w, const float *bias, const float *in, float *out,
-                  int n_in, int n_out) {
+                  int n_in, int n_out{flag}) {{
+  const float *end = in + n_in;
   int i = 0;
-  for (; i + 4 <= n_out; i += 4) {
+  for (; i + 4 <= n_out; i += 4) {{
     const float *w0 = w, *w1 = w0 + n_in, *w2 = w1 + n_in, *w3 = w2 + n_in;
     float a0 = bias[i], a1 = bias[i + 1], a2 = bias[i + 2], a3 = bias[i + 3];
-    for (int j = 0; j < n_in; ++j) {
-      const float v = in[j];
-      a0 += *w0++ * v;
-      a1 += *w1++ * v;
-      a2 += *w2++ * v;
-      a3 += *w3++ * v;
-    }
-    out[i] = a0;
-    out[i + 1] = a1;
-    out[i + 2] = a2;
-    out[i + 3] = a3;
+    for (const float *v = in; v != end; ++v) {{
+      a0 += *w0++ * *v;
+      a1 += *w1++ * *v;
+      a2 += *w2++ * *v;
+      a3 += *w3++ * *v;
+    }}
+    out[i] = {a0};
+    out[i + 1] = {a1};
+    out[i + 2] = {a2};
+    out[i + 3] = {a3};
     w = w3;
-  }
-  for (; i < n_out; ++i) {
+  }}
+  for (; i < n_out; ++i) {{
     float a0 = bias[i];
-    for (int j = 0; j < n_in; ++j) a0 += *w++ * in[j];
-    out[i] = a0;
-  }
-}
+    for (const float *v = in; v != end; ++v) a0 += *w++ * *v;
+    out[i] = {a0};
+  }}
+}}
 """
 
 QUANTIZED_LAYER = """\
@@ -136,30 +137,35 @@ static int16_t rounded(float v) {{
 
 /* Activations times 1 / step become integers; sums are exact; each row has a scale of its own. */
 static void layer(const {weight} *w, const float *scale, const float *bias, float inverse_step,
-                  const float *in, float *out, int n_in, int n_out) {{
+                  const float *in, float *out, int n_in, int n_out{flag}) {{
   int16_t q[{most}];
   for (int j = 0; j < n_in; ++j) q[j] = rounded(held(in[j] * inverse_step, 32767.0f));
   int i = 0;
   for (; i + 4 <= n_out; i += 4) {{
     const {weight} *w0 = w, *w1 = w0 + n_in, *w2 = w1 + n_in, *w3 = w2 + n_in;
-    {sum} a0 = 0, a1 = 0, a2 = 0, a3 = 0;
+    {sum} s0 = 0, s1 = 0, s2 = 0, s3 = 0;
     for (int j = 0; j < n_in; ++j) {{
       const int32_t v = q[j];
-      a0 += *w0++ * v;
-      a1 += *w1++ * v;
-      a2 += *w2++ * v;
-      a3 += *w3++ * v;
+      s0 += *w0++ * v;
+      s1 += *w1++ * v;
+      s2 += *w2++ * v;
+      s3 += *w3++ * v;
     }}
-    out[i] = (float)a0 * scale[i] + bias[i];
-    out[i + 1] = (float)a1 * scale[i + 1] + bias[i + 1];
-    out[i + 2] = (float)a2 * scale[i + 2] + bias[i + 2];
-    out[i + 3] = (float)a3 * scale[i + 3] + bias[i + 3];
+    const float a0 = (float)s0 * scale[i] + bias[i];
+    const float a1 = (float)s1 * scale[i + 1] + bias[i + 1];
+    const float a2 = (float)s2 * scale[i + 2] + bias[i + 2];
+    const float a3 = (float)s3 * scale[i + 3] + bias[i + 3];
+    out[i] = {a0};
+    out[i + 1] = {a1};
+    out[i + 2] = {a2};
+    out[i + 3] = {a3};
     w = w3;
   }}
   for (; i < n_out; ++i) {{
-    {sum} a0 = 0;
-    for (int j = 0; j < n_in; ++j) a0 += *w++ * (int32_t)q[j];
-    out[i] = (float)a0 * scale[i] + bias[i];
+    {sum} s0 = 0;
+    for (int j = 0; j < n_in; ++j) s0 += *w++ * (int32_t)q[j];
+    const float a0 = (float)s0 * scale[i] + bias[i];
+    out[i] = {a0};
   }}
 }}
 """
@@ -172,9 +178,8 @@ void policy(const float x[POLICY_NX], float u[POLICY_NU]) {{
       for (int j = 0; j < POLICY_NU; ++j) u[j] = safe_input[j];
       return;
     }}
-  }}
-  for (int i = 0; i < POLICY_NX; ++i)
     first[i] = held((x[i] - x_mean[i]) * x_scale[i], {x_limit});
+  }}
 {layers}
   for (int i = 0; i < POLICY_NU; ++i)
     u[i] = u_mean[i] + u_std[i] * held({last}[i], {u_limit});
@@ -200,8 +205,10 @@ def float_source(policy: Policy) -> str:
     calls = []
     for i, (weight, bias) in enumerate(policy.weights):
         tables += [_table(f"weight_{i}", weight), _table(f"bias_{i}", bias)]
-        calls.append(f"layer(weight_{i}, bias_{i}, {{}}, {{}}, {weight.shape[1]}, {len(bias)});")
-    return _source(policy, tables, FLOAT_LAYER, calls)
+        n_out, n_in = weight.shape
+        flag = _flag(policy, i)
+        calls.append(f"layer(weight_{i}, bias_{i}, {{}}, {{}}, {n_in}, {n_out}{flag});")
+    return _source(policy, tables, FLOAT_LAYER.format(**_outputs(policy)), calls)
 
 
 def quantized_source(policy: Policy, quantized: Quantized) -> str:
@@ -210,6 +217,7 @@ def quantized_source(policy: Policy, quantized: Quantized) -> str:
     layer = QUANTIZED_LAYER.format(
         weight=weight,
         most=max(policy.network.sizes),
+        **_outputs(policy),
         # Products of 8 and 16 bits fit into 32 bits for any layer below 500 units.
         sum="int32_t" if quantized.bits == 8 and max(policy.network.sizes) < 500 else "int64_t",
     )
@@ -222,7 +230,8 @@ def quantized_source(policy: Policy, quantized: Quantized) -> str:
         tables += [_table(f"scale_{i}", part.scale), _table(f"bias_{i}", part.bias)]
         step = _float(part.inverse_step)
         calls.append(
-            f"layer(weight_{i}, scale_{i}, bias_{i}, {step}, {{}}, {{}}, {n_in}, {n_out});"
+            f"layer(weight_{i}, scale_{i}, bias_{i}, {step}, {{}}, {{}}, {n_in}, {n_out}"
+            f"{_flag(policy, i)});"
         )
     return _source(policy, tables, layer, calls)
 
@@ -237,9 +246,6 @@ def _source(policy: Policy, tables: list[str], layer: str, calls: list[str]) -> 
     lines, names = [], ("first", "second")
     for i, call in enumerate(calls):
         lines.append("  " + call.format(names[i % 2], names[(i + 1) % 2]))
-        if i + 1 < len(calls):
-            size, out = policy.network.sizes[i + 1], names[(i + 1) % 2]
-            lines.append(f"  for (int i = 0; i < {size}; ++i) {out}[i] = activation({out}[i]);")
     main = MAIN.format(
         most=max(policy.network.sizes),
         x_limit=_float(policy.x_limit),
@@ -248,6 +254,20 @@ def _source(policy: Policy, tables: list[str], layer: str, calls: list[str]) -> 
         last=names[len(calls) % 2],
     )
     return "\n".join([preamble, layer, main])
+
+
+def _outputs(policy: Policy) -> dict[str, str]:
+    """How a layer stores its sums; a network without hidden layers has no activation."""
+    hidden = len(policy.weights) > 1
+    stored = "hidden ? activation({0}) : {0}" if hidden else "{0}"
+    sums = {name: stored.format(name) for name in ("a0", "a1", "a2", "a3")}
+    return {**sums, "flag": ", int hidden" if hidden else ""}
+
+
+def _flag(policy: Policy, i: int) -> str:
+    """The last argument of a layer: whether it is a hidden one."""
+    last = len(policy.weights) - 1
+    return f", {int(i < last)}" if last else ""
 
 
 def _vectors(policy: Policy) -> list[str]:

@@ -18,7 +18,8 @@ from warpmpc.learn.errors import DataError
 COMPILER, EMULATOR, SIZE = "arm-none-eabi-gcc", "qemu-system-arm", "arm-none-eabi-size"
 FLAGS = (
     *("-mcpu=cortex-m4", "-mthumb", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard", "-O2"),
-    *("-std=c99", "-ffp-contract=off", "-ffunction-sections", "-fdata-sections"),
+    # Fused multiply-add is what makes the unit fast; it rounds once instead of twice.
+    *("-std=c99", "-ffp-contract=fast", "-ffunction-sections", "-fdata-sections"),
 )
 MACHINE = ("-M", "netduinoplus2", "-nographic")
 SEMIHOSTING = ("-semihosting-config", "enable=on,target=native")
