@@ -199,8 +199,7 @@ def onchip_head(
     counts = (LaneSource(memory, dtype).counts, LaneResiduals(memory, dtype).counts)
     head = HEAD.replace("KEPT_NUMBERS", _kept_source(*counts))
     formulas = PREAMBLE[dtype] + FORMULAS + FUNCTIONS
-    return f"{lines}#define TINY {TINY[dtype]}
-{formulas}{head}{REDUCE}"
+    return f"{lines}#define TINY {TINY[dtype]}\n{formulas}{head}{REDUCE}"
 
 
 class OnchipSource:
