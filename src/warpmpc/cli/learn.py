@@ -29,9 +29,9 @@ EPILOG += epilog("""\
   warpmpc learn data quadrotor --ray auto   shards on a Ray cluster
 """)
 # Published sizes: 100 000 rollouts of 200 steps, minibatches of 100 000.
-FULL_DATA = {"rollouts": 4000, "shards": 25}
-FULL_TRAINING = {"minibatch": 100_000, "learning_rate": 1e-3, "schedule": "constant", "epochs": 100}
-DEFAULT_TRAINING = {"epochs": 60, "minibatch": 2048}
+FULL_DATA: dict[str, Any] = {"rollouts": 4000, "shards": 25}
+FULL_TRAINING: dict[str, Any] = {"minibatch": 100_000, "learning_rate": 1e-3, "schedule": "constant", "epochs": 100}
+DEFAULT_TRAINING: dict[str, Any] = {"epochs": 60, "minibatch": 2048}
 STARTS, EXPERT_STARTS = 1000, 256
 
 
@@ -92,10 +92,11 @@ def settings(args: argparse.Namespace) -> tuple[DataSettings, TrainSettings]:
     from warpmpc.learn import DataSettings, TrainSettings
 
     data = DataSettings(seed=args.seed, **(FULL_DATA if args.full else {}))
-    given = {"rollouts": args.rollouts, "shards": args.shards, "keep": args.keep}
-    data = replace(data, **{name: value for name, value in given.items() if value is not None})
+    sizes = {"rollouts": args.rollouts, "shards": args.shards, "keep": args.keep}
+    data = replace(data, **{name: value for name, value in sizes.items() if value is not None})
     training = TrainSettings(**(FULL_TRAINING if args.full else DEFAULT_TRAINING))
-    given = {"epochs": args.epochs, "activation": args.activation, "sobolev": args.sobolev}
+    names = ("epochs", "activation", "sobolev")
+    given: dict[str, Any] = {name: getattr(args, name) for name in names}
     given = {name: value for name, value in given.items() if value is not None}
     if args.hidden is not None:
         given["hidden"] = _sizes(args.hidden)
