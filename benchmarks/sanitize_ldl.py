@@ -10,12 +10,6 @@ solutions, so that a clean report is one of a run that did the work.  Without CU
 import numpy as np
 import warp as wp
 
-from warpmpc.engines.ldl.kernels import (
-    factor_kernel,
-    solve_kernel,
-    window_kernel,
-    window_scratch,
-)
 from warpmpc.engines.ldl.launch import (
     LaunchShape,
     factor_tables,
@@ -23,7 +17,9 @@ from warpmpc.engines.ldl.launch import (
     window_tables,
 )
 from warpmpc.engines.ldl.schedule import build_schedule
+from warpmpc.engines.ldl.source import factor_kernel, solve_kernel
 from warpmpc.engines.ldl.window import build_window
+from warpmpc.engines.ldl.window_source import window_kernel, window_scratch
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.ordering import order
 from warpmpc.symbolic.pattern import symmetric_upper
@@ -80,17 +76,17 @@ def solve_all(case: Case, warps: int, *, level_scheduling: bool) -> dict[str, fl
     factor = case.array((TILES, case.n_factor, 32))
     everything = wp.array(np.ones(TILES * 32, dtype=np.int32))
     inputs = [K, everything, scale, *on_device(factor_tables(schedule)), warps]
-    kernel = factor_kernel(case.dtype, tiled=True, registers=64)
+    kernel = factor_kernel(case.dtype, tiled=True, registers=64).kernel()
     wp.launch(kernel, threads, inputs=inputs, outputs=[factor], block_dim=block)
     by_tables, by_window = case.array(case.rhs.shape), case.array(case.rhs.shape)
     inputs = [factor, rhs, *on_device(solve_tables(schedule)), warps]
-    kernel = solve_kernel(case.dtype, tiled=True, registers=64)
+    kernel = solve_kernel(case.dtype, tiled=True, registers=64).kernel()
     wp.launch(kernel, threads, inputs=inputs, outputs=[by_tables], block_dim=block)
     window = build_window(case.elimination, 16)
     scratch = window_scratch(window.n_slots, case.dtype, 227 * 1024)
     assert scratch is not None
     inputs = [factor, rhs, *on_device(window_tables(window)), window.zero]
-    kernel = window_kernel(case.dtype, scratch=scratch)
+    kernel = window_kernel(case.dtype, scratch=scratch).kernel()
     wp.launch(kernel, TILES * 32, inputs=inputs, outputs=[by_window], block_dim=32)
     return {
         "tables": case.residual(by_tables.numpy()),
@@ -110,10 +106,10 @@ def solve_batch_first(case: Case) -> float:
     factor, x = case.array((TILES * 32, case.n_factor)), case.array((TILES * 32, case.n))
     everything = wp.array(np.ones(TILES * 32, dtype=np.int32))
     inputs = [K, everything, scale, *on_device(factor_tables(schedule)), 1]
-    kernel = factor_kernel(case.dtype, tiled=False, registers=64)
+    kernel = factor_kernel(case.dtype, tiled=False, registers=64).kernel()
     wp.launch(kernel, threads, inputs=inputs, outputs=[factor], block_dim=block)
     inputs = [factor, rhs, *on_device(solve_tables(schedule)), 1]
-    kernel = solve_kernel(case.dtype, tiled=False, registers=64)
+    kernel = solve_kernel(case.dtype, tiled=False, registers=64).kernel()
     wp.launch(kernel, threads, inputs=inputs, outputs=[x], block_dim=block)
     return case.residual(x.numpy().reshape(TILES, 32, -1).transpose(0, 2, 1))
 

@@ -12,10 +12,11 @@ import numpy as np
 import warp as wp
 
 from warpmpc.engines.panels.factor_plan import deal_factor, panel_factor
-from warpmpc.engines.panels.kernels import panel_admm_kernel, panel_factor_kernel
+from warpmpc.engines.panels.factor_source import panel_factor_kernel
+from warpmpc.engines.panels.loop_source import panel_admm_kernel
 from warpmpc.engines.panels.shape import factor_bytes, loop_bytes, scratch_numbers, window_rows
 from warpmpc.engines.panels.sweep_plan import PanelNodes, deal, panel_items
-from warpmpc.engines.staged.kernels import staged_admm_kernel, staged_factor_kernel
+from warpmpc.engines.staged.loop_source import staged_admm_kernel, staged_factor_kernel
 from warpmpc.engines.staged.stage_source import factor_source, iteration_source, side_layout
 from warpmpc.symbolic.elimination import product_terms
 from warpmpc.symbolic.kkt import build_kkt
@@ -102,10 +103,10 @@ def unrolled(case: Case, *, prefetch: int) -> float:
     inputs = case.inputs(factor)
     everything = wp.array(np.ones(TILES, dtype=np.int32))
     layout = side_layout(program)
-    kernel = staged_factor_kernel(factor_source(program), case.dtype, 128, layout)
+    kernel = staged_factor_kernel(factor_source(program), case.dtype, 128, layout).kernel()
     static = [inputs[1], everything, program.n_L, prefetch]
     wp.launch(kernel, threads, inputs=static, outputs=[factor], block_dim=64)
-    kernel = staged_admm_kernel(iteration_source(program), case.dtype, 128, layout)
+    kernel = staged_admm_kernel(iteration_source(program), case.dtype, 128, layout).kernel()
     outputs, limits = case.outputs(), [CHECK_EVERY, ITERATIONS, ITERATIONS, 1]
     inputs += [program.n_L, prefetch, *limits]
     wp.launch(kernel, threads, inputs=inputs, outputs=outputs, block_dim=64)
@@ -122,7 +123,7 @@ def panels(case: Case, warps: int) -> float:
     tables = [plan.panels, plan.leaves, plan.sources, plan.working, *deal_factor(plan, warps)]
     everything = wp.array(np.ones(TILES, dtype=np.int32))
     scratch = scratch_numbers(factor_bytes(plan.n_slots, case.dtype), warps, case.dtype)
-    kernel = panel_factor_kernel(case.dtype, warps, scratch, 128)
+    kernel = panel_factor_kernel(case.dtype, warps, scratch, 128).kernel()
     static = [inputs[1], everything, *(wp.array(t) for t in tables), program.n_L, plan.n_slots]
     threads = 32 * warps
     wp.launch(kernel, TILES * threads, inputs=static, outputs=[factor], block_dim=threads)
@@ -134,7 +135,7 @@ def panels(case: Case, warps: int) -> float:
     inputs += [*streams, program.n_L, zero, window_rows(zero + 2, warps), *limits]
     needed = loop_bytes(zero + 2, warps, LEAD, case.dtype)
     scratch = scratch_numbers(needed, warps + 1, case.dtype)
-    kernel = panel_admm_kernel(case.dtype, warps, LEAD, scratch, 128, soft=False)
+    kernel = panel_admm_kernel(case.dtype, warps, LEAD, scratch, 128, soft=False).kernel()
     threads = 32 * (warps + 1)
     wp.launch(kernel, TILES * threads, inputs=inputs, outputs=outputs, block_dim=threads)
     return case.error(outputs[0].numpy())

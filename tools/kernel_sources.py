@@ -204,6 +204,8 @@ def write(folder: Path, names: list[str]) -> int:
 def preprocessed(path: Path) -> str:
     """The tokens of a source behind the preprocessor; headers of Warp stay out of it."""
     text = re.sub(r"^\s*#\s*include.*$", "", path.read_text(), flags=re.MULTILINE)
+    # Kernels that are made inside functions have lost this prefix in `normalised`.
+    text = re.sub(r"\bwp_args_", "", text)
     # The name of a native function says nothing about what it does.
     for name in {*re.findall(r"\bvoid (\w+)\(\s+(?:wp::|tile_)", text)}:
         text = re.sub(rf"\b{name}\b", "native_function", text)

@@ -1,7 +1,5 @@
 """The table-driven engine in its internal layout, on the CPU, against plain NumPy."""
 
-from functools import partial
-
 import jax
 import numpy as np
 import pytest
@@ -10,10 +8,11 @@ from oracles import dense_symmetric, run_updates
 
 from warpmpc._errors import CodegenError
 from warpmpc.engines.ldl import launch as ldl_engine
-from warpmpc.engines.ldl.kernels import LEAD, factor_kernel, window_kernel, window_scratch
 from warpmpc.engines.ldl.launch import LaunchShape, TableLDL, window_fits
 from warpmpc.engines.ldl.schedule import build_schedule
+from warpmpc.engines.ldl.source import factor_kernel
 from warpmpc.engines.ldl.window import CHUNK, build_window
+from warpmpc.engines.ldl.window_source import LEAD, window_kernel, window_scratch
 from warpmpc.engines.runtime.tiles import LANES, to_tiles
 from warpmpc.symbolic.elimination import Elimination, eliminate
 from warpmpc.symbolic.ordering import order
@@ -198,9 +197,12 @@ class TestWindowScratch:
 
 
 def test_kernels_are_built_once():
-    build = partial(factor_kernel, "float32", registers=64)
+    def build(*, tiled):
+        return factor_kernel("float32", tiled=tiled, registers=64).kernel()
+
     assert build(tiled=True) is build(tiled=True)
-    assert window_kernel("float64", scratch=4096) is window_kernel("float64", scratch=4096)
+    window = [window_kernel("float64", scratch=4096).kernel() for _ in range(2)]
+    assert window[0] is window[1]
     assert build(tiled=True) is not build(tiled=False)
 
 

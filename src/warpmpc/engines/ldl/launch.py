@@ -13,15 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._errors import CodegenError
-from warpmpc.engines.ldl.kernels import (
-    factor_kernel,
-    solve_kernel,
-    window_kernel,
-    window_scratch,
-)
+from warpmpc.codegen.kernel_source import KernelSource
 from warpmpc.engines.ldl.schedule import FactorSchedule, LDLSchedule
+from warpmpc.engines.ldl.source import factor_kernel, solve_kernel
 from warpmpc.engines.ldl.window import WindowStream
-from warpmpc.engines.runtime.ffi import fold_vmap, has_async_copies, launch, shared_memory_limit
+from warpmpc.engines.ldl.window_source import window_kernel, window_scratch
+from warpmpc.engines.runtime.ffi import fold_vmap, has_async_copies, run, shared_memory_limit
 from warpmpc.engines.runtime.tiles import LANES
 
 REGISTER_FILE, MAX_REGISTERS = 65536, 255  # per multiprocessor and per thread, since Kepler
@@ -124,37 +121,30 @@ class TableLDL:
     def factor(self, K: jax.Array, shape: LaunchShape = DEFAULT_SHAPE) -> jax.Array:
         """Factor of every problem: entries of L, then inverse pivots in the caller's order."""
 
-        def call(K: jax.Array) -> tuple[jax.Array, ...]:
+        def call(K: jax.Array) -> jax.Array:
             everything = jnp.ones(K.shape[0], dtype=jnp.int32)
             outputs = {"factor_io": self._like(K, self.n_factor)}
-            return self._factor(K, everything, [], outputs, shape)
+            return self._factor({"K_in": K, "todo_in": everything}, outputs, shape)
 
-        return fold_vmap(call)(K)[0]
+        return fold_vmap(call)(K)
 
     def refactor(
         self, factor: jax.Array, K: jax.Array, todo: jax.Array, shape: LaunchShape = DEFAULT_SHAPE
     ) -> jax.Array:
         """New factors of the tiles marked in `todo`; other tiles keep theirs."""
-        return self._factor(K, todo, [factor], {}, shape)[0]
+        return self._factor({"K_in": K, "todo_in": todo, "factor_io": factor}, {}, shape)
 
     def _factor(
         self,
-        K: jax.Array,
-        todo: jax.Array,
-        factor: list[jax.Array],
+        given: dict[str, jax.Array],
         outputs: dict[str, tuple[int, ...]],
         shape: LaunchShape,
-    ) -> tuple[jax.Array, ...]:
+    ) -> jax.Array:
         kernel = factor_kernel(self.dtype, tiled=self.tiled, registers=shape.register_limit)
-        threads, block = shape.threads(K.shape[0], tiled=self.tiled)
-        return launch(
-            kernel,
-            [K, todo, *self._factor_tables, shape.warps, *factor],
-            outputs,
-            threads=threads,
-            block=block,
-            in_out=("factor_io",) if factor else (),
-        )
+        threads, block = shape.threads(given["K_in"].shape[0], tiled=self.tiled)
+        tables = _named(kernel, 2, self._factor_tables)
+        arguments = {**given, **tables, "warps": shape.warps}
+        return run(kernel, arguments, outputs, threads=threads, block=block)["factor_io"]
 
     def solve(
         self, factor: jax.Array, rhs: jax.Array, shape: LaunchShape = DEFAULT_SHAPE
@@ -163,21 +153,28 @@ class TableLDL:
         if self._window:
             kernel = window_kernel(self.dtype, scratch=self._scratch)
             # A warp per tile, alone in its block because shared memory is per block.
-            shape, static = LaunchShape(block=LANES), self._window.zero
+            shape, static = LaunchShape(block=LANES), {"zero": self._window.zero}
         else:
             kernel = solve_kernel(self.dtype, tiled=self.tiled, registers=shape.register_limit)
-            static = shape.warps
+            static = {"warps": shape.warps}
+        tables = _named(kernel, 2, self._solve_tables)
 
-        def call(factor: jax.Array, rhs: jax.Array) -> tuple[jax.Array, ...]:
-            inputs = [factor, rhs, *self._solve_tables, static]
+        def call(factor: jax.Array, rhs: jax.Array) -> jax.Array:
+            given = {"factor_in": factor, "rhs_in": rhs, **tables, **static}
             outputs = {"x_out": self._like(factor, self.n)}
             threads, block = shape.threads(factor.shape[0], tiled=self.tiled)
-            return launch(kernel, inputs, outputs, threads=threads, block=block)
+            return run(kernel, given, outputs, threads=threads, block=block)["x_out"]
 
-        return fold_vmap(call)(factor, rhs)[0]
+        return fold_vmap(call)(factor, rhs)
 
     def _like(self, array: jax.Array, rows: int) -> tuple[int, ...]:
         return (array.shape[0], rows, LANES) if self.tiled else (array.shape[0], rows)
+
+
+def _named(kernel: KernelSource, first: int, tables: list[jax.Array]) -> dict[str, jax.Array]:
+    """Tables by the names that a kernel declares from its argument `first` on."""
+    names = [argument.name for argument in kernel.inputs[first : first + len(tables)]]
+    return dict(zip(names, tables, strict=True))
 
 
 def window_fits(window: WindowStream, dtype: str) -> bool:

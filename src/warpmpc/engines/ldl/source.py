@@ -6,6 +6,11 @@ tile.  All control flow depends on tables that are equal for all problems, so la
 Every operand list is padded with -1; a padded operand reads nothing and counts as zero.
 """
 
+from __future__ import annotations
+
+from functools import cache
+
+from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
 from warpmpc.codegen.native.preamble import INVERT_PIVOT, TINY
 
 PREAMBLE = r"""
@@ -242,3 +247,54 @@ def specialise(text: str, dtype: str, *, tiled: bool, **constants: int) -> str:
     """Binds a kernel text to a dtype, a layout and further constants."""
     values = {**SCALARS[dtype], "ROW": 32 if tiled else 1, **constants}
     return "".join(f"#define {name} {value}\n" for name, value in values.items()) + text
+
+
+@cache
+def factor_kernel(dtype: str, *, tiled: bool, registers: int) -> KernelSource:
+    """Kernel that factorises the problems of the tiles marked in `todo_in`; see `FACTOR`.
+
+    Batch-first problems are factorised whatever it says.
+    """
+    real = "real" if tiled else "matrix"
+    return KernelSource(
+        name="factor",
+        title="Factorisation LDL' by tables.",
+        dtype=dtype,
+        inputs=[
+            Argument("K_in", real),
+            Argument("todo_in", "table"),
+            Argument("scale_in", "vector"),
+            *arguments("records", "segments_in", "columns_in", "entries_in"),
+            Argument("entry_ptr_in", "table"),
+            *arguments("records", "rows_in", "pairs_in"),
+            Argument("warps", "number"),
+        ],
+        outputs=[Argument("factor_io", real)],
+        head="",
+        body=specialise(FACTOR, dtype, tiled=tiled),
+        registers=registers,
+    )
+
+
+@cache
+def solve_kernel(dtype: str, *, tiled: bool, registers: int) -> KernelSource:
+    """Kernel that solves by tables, unknowns in device memory; see `SOLVE`."""
+    real = "real" if tiled else "matrix"
+    return KernelSource(
+        name="solve",
+        title="Forward and backward solve by tables.",
+        dtype=dtype,
+        inputs=[
+            *arguments(real, "factor_in", "rhs_in"),
+            Argument("forward_segments_in", "records"),
+            Argument("forward_node_in", "table"),
+            *arguments("records", "forward_table_in", "backward_segments_in"),
+            Argument("backward_node_in", "table"),
+            Argument("backward_table_in", "records"),
+            Argument("warps", "number"),
+        ],
+        outputs=[Argument("x_out", real)],
+        head="",
+        body=specialise(SOLVE, dtype, tiled=tiled),
+        registers=registers,
+    )

@@ -13,7 +13,16 @@ The sweeps serve more than one kernel.  Macros say what is special:
     PLAIN_START_FORWARD(u), PLAIN_END_FORWARD(u, acc, pivot) and so on: the same on the CPU
 """
 
-from warpmpc.engines.ldl.source import PREAMBLE
+from __future__ import annotations
+
+from functools import cache
+
+from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
+from warpmpc.engines.ldl.source import PREAMBLE, specialise
+from warpmpc.engines.ldl.window import CHUNK
+
+LEAD = 2  # chunks of the factor in flight per warp, beside the one in use
+_WARPS_PER_SM = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22, 24)
 
 WINDOW_SETUP = r"""
 #define RING (LEAD + 1)
@@ -239,3 +248,47 @@ WINDOW_SOLVE = (
     + PLAIN_SWEEPS
     + "#endif\n"
 )
+
+
+@cache
+def window_kernel(dtype: str, *, scratch: int) -> KernelSource:
+    """Kernel that solves with the unknowns in a window of shared memory; see `WINDOW_SOLVE`.
+
+    Args:
+        dtype: "float32" or "float64".
+        scratch: Values of shared memory per warp, from `window_scratch`.
+    """
+    tables = [
+        argument
+        for sweep in ("forward", "backward")
+        for argument in (
+            *arguments("records", f"{sweep}_segments_in", f"{sweep}_items_in"),
+            *arguments("records", f"{sweep}_rows_in", f"{sweep}_slots_in"),
+            Argument(f"{sweep}_brings_in", "table"),
+        )
+    ]
+    return KernelSource(
+        name="window_solve",
+        title="Forward and backward solve with a window of live unknowns in shared memory.",
+        dtype=dtype,
+        inputs=[*arguments("real", "factor_in", "rhs_in"), *tables, Argument("zero", "number")],
+        outputs=[Argument("x_out")],
+        head="",
+        body=specialise(WINDOW_SOLVE, dtype, tiled=True, LEAD=LEAD),
+        scratch=scratch,
+    )
+
+
+def window_scratch(n_slots: int, dtype: str, limit: int) -> int | None:
+    """Shared memory of the window kernel in values per warp; None if `limit` bytes are too few.
+
+    Sizes are rounded up to what the same number of warps per multiprocessor can have, so that a
+    handful of kernels serves all patterns.
+    """
+    item = 4 if dtype == "float32" else 8
+    needed = ((2 * LEAD + 3) * CHUNK + n_slots) * 32 * item
+    needed += (LEAD + 1) * CHUNK * 4 + (LEAD + 2) * CHUNK * 8
+    # A multiprocessor has 1 KiB more than one block may use; each block costs it 1 KiB, and Warp
+    # keeps 4 bytes per thread.
+    fitting = [((limit + 1024) // warps - 1024 - 128) // 16 * 16 for warps in _WARPS_PER_SM]
+    return next((size // item for size in reversed(fitting) if size >= needed), None)

@@ -5,14 +5,17 @@ Produces: `PanelLDL`, whose results do not depend on how many warps share a tile
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc.codegen.kernel_source import Argument
 from warpmpc.engines.panels.factor_plan import PanelFactor, deal_factor
-from warpmpc.engines.panels.kernels import panel_factor_kernel
+from warpmpc.engines.panels.factor_source import FACTOR_TABLES, panel_factor_kernel
 from warpmpc.engines.panels.shape import factor_bytes, factor_registers, scratch_numbers
-from warpmpc.engines.runtime.ffi import launch
+from warpmpc.engines.runtime.ffi import run
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.symbolic.elimination import StoredElimination
 
@@ -30,49 +33,51 @@ class PanelLDL:
         """
         self._plan, self._dtype = plan, dtype
         self._n_L, self._n_factor = program.n_L, program.n_L + program.n_nodes
-        self._dealt: dict[int, list[jax.Array]] = {}
+        self._dealt: dict[int, dict[str, jax.Array]] = {}
 
     def factor(self, K: jax.Array, warps: int) -> jax.Array:
         """Factors of all tiles: L, then inverse pivots."""
         everything = jnp.ones(K.shape[0], dtype=jnp.int32)
         outputs = {"factor_io": (K.shape[0], self._n_factor, LANES)}
-        return self._launch(K, everything, [], outputs, warps)
+        return self._launch({"K_in": K, "todo_in": everything}, outputs, warps)
 
     def refactor(self, factor: jax.Array, K: jax.Array, todo: jax.Array, warps: int) -> jax.Array:
         """New factors of the tiles marked in `todo`; others stay."""
-        return self._launch(K, todo, [factor], {}, warps)
+        return self._launch({"K_in": K, "todo_in": todo, "factor_io": factor}, {}, warps)
 
     def _launch(
         self,
-        K: jax.Array,
-        todo: jax.Array,
-        factor: list[jax.Array],
+        arrays: dict[str, jax.Array],
         outputs: dict[str, tuple[int, ...]],
         warps: int,
     ) -> jax.Array:
         n_working = self._plan.n_slots
         scratch = scratch_numbers(factor_bytes(n_working, self._dtype), warps, self._dtype)
         registers = factor_registers(warps, self._dtype)
-        (new,) = launch(
+        found = run(
             panel_factor_kernel(self._dtype, warps, scratch, registers),
-            [K, todo, *self._tables(warps), self._n_L, n_working, *factor],
+            {**arrays, **self._tables(warps), "n_L": self._n_L, "n_working": n_working},
             outputs,
-            threads=K.shape[0] * warps * LANES,
+            threads=arrays["K_in"].shape[0] * warps * LANES,
             block=warps * LANES,
-            in_out=("factor_io",) if factor else (),
         )
-        return new
+        return found["factor_io"]
 
-    def _tables(self, warps: int) -> list[jax.Array]:
+    def _tables(self, warps: int) -> dict[str, jax.Array]:
         if warps not in self._dealt:
             plan = self._plan
             tables = [plan.panels, plan.leaves, plan.sources, plan.working]
-            self._dealt[warps] = on_device([*tables, *deal_factor(plan, warps)])
+            tables += deal_factor(plan, warps)
+            self._dealt[warps] = on_device(FACTOR_TABLES, tables)
         return self._dealt[warps]
 
 
-def on_device(tables: list[np.ndarray]) -> list[jax.Array]:
-    """Tables of at least one row: buffers of size zero are not portable across FFI versions."""
+def on_device(arguments: Sequence[Argument], tables: Sequence[np.ndarray]) -> dict[str, jax.Array]:
+    """Tables by the names of the arguments that they are, on the device.
+
+    They have at least one row: buffers of size zero are not portable across FFI versions.
+    """
     filled = [t if len(t) else np.full((1, *t.shape[1:]), -1, dtype=np.int32) for t in tables]
     with jax.ensure_compile_time_eval():
-        return [jnp.asarray(table, dtype=jnp.int32) for table in filled]
+        values = [jnp.asarray(table, dtype=jnp.int32) for table in filled]
+    return {argument.name: value for argument, value in zip(arguments, values, strict=True)}

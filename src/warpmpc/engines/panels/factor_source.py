@@ -11,6 +11,9 @@ The CPU does the same, one warp after the other.
 
 from __future__ import annotations
 
+from functools import cache
+
+from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
 from warpmpc.codegen.native.preamble import INVERT_PIVOT
 from warpmpc.engines.panels import factor_plan as tables
 from warpmpc.engines.staged.loop_source import ON_DEVICE, kernel_source
@@ -174,8 +177,45 @@ _CONSTANTS = (
 )
 
 
+# The tables of a plan, then those of its records.
+FACTOR_TABLES = (
+    *arguments("records", "panels_in", "leaves_in"),
+    Argument("sources_in", "table"),
+    *arguments("records", "working_in", "records_in"),
+    Argument("begin_in", "table"),
+)
+
+
 def panel_factor_source(dtype: str, warps: int) -> str:
     """Body of the factorisation kernel for so many warps per tile."""
     values = {name: getattr(tables, name) for name in _CONSTANTS}
     body = ON_DEVICE.format(_DEVICE, _HOST) + _BODY
     return kernel_source("K_in", body, dtype, WARPS=warps, THREADS=f"(32 * {warps})", **values)
+
+
+@cache
+def panel_factor_kernel(dtype: str, warps: int, scratch: int, registers: int) -> KernelSource:
+    """Kernel that factorises the tiles marked in `todo`; other tiles keep their factors.
+
+    Args:
+        dtype: "float32" or "float64".
+        warps: Warps per tile.
+        scratch: Values of shared memory per tile.
+        registers: Most registers per thread.
+    """
+    return KernelSource(
+        name="panel_factor",
+        title="Factorisation of a KKT matrix by panels.",
+        dtype=dtype,
+        inputs=[
+            Argument("K_in"),
+            Argument("todo_in", "table"),
+            *FACTOR_TABLES,
+            *arguments("number", "n_L", "n_working"),
+        ],
+        outputs=[Argument("factor_io")],
+        head="",
+        body=panel_factor_source(dtype, warps),
+        registers=registers,
+        scratch=scratch,
+    )

@@ -17,7 +17,7 @@ from warpmpc.engines.ldl.launch import SEGMENTS, TableLDL, launch_shape
 from warpmpc.engines.ldl.schedule import build_schedule
 from warpmpc.engines.panels.factor_launch import PanelLDL, on_device
 from warpmpc.engines.panels.factor_plan import panel_factor
-from warpmpc.engines.panels.kernels import panel_admm_kernel
+from warpmpc.engines.panels.loop_source import SWEEP_TABLES, panel_admm_kernel
 from warpmpc.engines.panels.shape import (
     PanelShape,
     factor_fits,
@@ -34,7 +34,6 @@ from warpmpc.engines.runtime.admm_launch import (
     LoopState,
     launch_loop,
     loop_inputs,
-    loop_integers,
     loop_tables,
 )
 from warpmpc.engines.runtime.ffi import has_async_copies
@@ -72,7 +71,7 @@ class PanelKernels:
         place[self.soft_nodes] = np.arange(self.soft_nodes.size)
         self._nodes = PanelNodes(program.n_L, program.node_order >= n_vars, place)
         self._tables = loop_tables(program, n_vars, self.soft_nodes)
-        self._dealt: dict[int, list[jax.Array]] = {}
+        self._dealt: dict[int, dict[str, jax.Array]] = {}
 
     @property
     def n_slots(self) -> int:
@@ -126,22 +125,26 @@ class PanelKernels:
             self.soft_nodes.size > 0,
         )
         inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)
-        rows = window_rows(self.n_slots, shape.warps)
-        integers = [self.program.n_L, self._zero, rows, *loop_integers(limits, data)]
+        sizes = {
+            "n_L": self.program.n_L,
+            "zero": self._zero,
+            "window_rows": window_rows(self.n_slots, shape.warps),
+        }
         return launch_loop(
             kernel,
-            [*inputs, *self._of_sweeps(shape.warps), *integers],
+            {**inputs, **self._of_sweeps(shape.warps), **sizes},
+            data,
             state,
             limits,
             tiles * warps * LANES,
             warps * LANES,
         )
 
-    def _of_sweeps(self, warps: int) -> list[jax.Array]:
+    def _of_sweeps(self, warps: int) -> dict[str, jax.Array]:
         if warps not in self._dealt:
             dealt = [deal(sweep, self._nodes, warps) for sweep in self._sweeps]
             tables = [t for sweep in dealt for t in (sweep.records, sweep.begin, sweep.triangles)]
-            self._dealt[warps] = on_device(tables)
+            self._dealt[warps] = on_device(SWEEP_TABLES, tables)
         return self._dealt[warps]
 
 

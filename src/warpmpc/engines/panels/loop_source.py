@@ -12,8 +12,12 @@ The CPU does the same epoch by epoch, one warp after the other, without rings.
 
 from __future__ import annotations
 
+from functools import cache
+
+from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
 from warpmpc.codegen.native.termination import GATHERED
 from warpmpc.engines.panels import sweep_plan as tables
+from warpmpc.engines.runtime.admm_launch import LOOP_ARRAYS, LOOP_LIMITS, LOOP_OUTPUTS
 from warpmpc.engines.staged.loop_source import ON_DEVICE, admm_body, kernel_source
 
 _TABLES = r"""
@@ -285,4 +289,44 @@ def panel_admm_source(dtype: str, warps: int, lead: int, *, soft: bool = False) 
         MAILBOX=MAILBOX,
         THREADS=f"(32 * ({warps} + 1))",
         **values,
+    )
+
+
+# The tables of both sweeps.
+SWEEP_TABLES = tuple(
+    argument
+    for sweep in ("forward", "backward")
+    for argument in (
+        Argument(f"{sweep}_records_in", "records"),
+        Argument(f"{sweep}_begin_in", "table"),
+        Argument(f"{sweep}_triangles_in", "records"),
+    )
+)
+
+
+@cache
+def panel_admm_kernel(
+    dtype: str, warps: int, lead: int, scratch: int, registers: int, soft: bool
+) -> KernelSource:
+    """Kernel of the ADMM loop with its termination check.
+
+    Args:
+        dtype: "float32" or "float64".
+        warps: Warps that gather, per tile.
+        lead: Records that each of them has in flight.
+        scratch: Values of shared memory per tile.
+        registers: Most registers per thread.
+        soft: Whether there are soft rows.
+    """
+    own = arguments("number", "n_L", "zero", "window_rows")
+    return KernelSource(
+        name="panel_admm",
+        title="ADMM iterations of a QP by panels.",
+        dtype=dtype,
+        inputs=[*LOOP_ARRAYS, *SWEEP_TABLES, *own, *LOOP_LIMITS],
+        outputs=LOOP_OUTPUTS,
+        head="",
+        body=panel_admm_source(dtype, warps, lead, soft=soft),
+        registers=registers,
+        scratch=scratch,
     )

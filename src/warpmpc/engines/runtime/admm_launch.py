@@ -5,14 +5,15 @@ What goes into and comes out of the kernels that run a whole ADMM loop.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import warp as wp
 
-from warpmpc.engines.runtime.ffi import launch
+from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
+from warpmpc.engines.runtime.ffi import run
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.symbolic.elimination import StoredElimination, product_terms
 
@@ -81,6 +82,21 @@ def loop_tables(program: StoredElimination, n_vars: int, soft: np.ndarray) -> li
         return [jnp.asarray(table) for table in (nodes, terms)]
 
 
+# What every ADMM kernel reads and changes; engines put their own arguments between.
+LOOP_ARRAYS = (
+    *arguments("real", "factor_in", "K_in", "Q_in", "U_in", "R_in", "S_in", "size_in", "cost_in"),
+    *arguments("records", "nodes_in", "terms_in"),
+    Argument("numbers_in", "vector"),
+    Argument("begin_in", "table"),
+)
+LOOP_LIMITS = arguments("number", "check_every", "span", "max_iter", "scaled")
+LOOP_OUTPUTS = (
+    Argument("X_io"),
+    *arguments("whole", "status_io", "iterations_io"),
+    *arguments("real", "report_io", "W_out", "V_out"),
+)
+
+
 def loop_inputs(
     factor: jax.Array,
     R: jax.Array,
@@ -88,34 +104,46 @@ def loop_inputs(
     numbers: np.ndarray,
     begin: jax.Array,
     tables: list[jax.Array],
-) -> list[jax.Array]:
-    """Arrays that every ADMM kernel reads, in their order."""
-    arrays = [factor, data.K, data.Q, data.U, R, data.S, data.size, data.cost]
-    return [*arrays, *tables, jnp.asarray(numbers, dtype=factor.dtype), begin.reshape(1)]
-
-
-def loop_integers(limits: LoopLimits, data: LoopData) -> list[int]:
-    """Integers that every ADMM kernel reads, in their order."""
-    return [limits.check_every, limits.span, limits.max_iter, int(data.scaled)]
+) -> dict[str, jax.Array]:
+    """The values of `LOOP_ARRAYS`."""
+    arrays = [factor, data.K, data.Q, data.U, R, data.S, data.size, data.cost, *tables]
+    values = [*arrays, jnp.asarray(numbers, dtype=factor.dtype), begin.reshape(1)]
+    return {a.name: value for a, value in zip(LOOP_ARRAYS, values, strict=True)}
 
 
 def launch_loop(
-    kernel: wp.Kernel,
-    inputs: list[jax.Array | int],
+    kernel: KernelSource,
+    given: Mapping[str, jax.Array | int],
+    data: LoopData,
     state: LoopState,
     limits: LoopLimits,
     threads: int,
     block: int,
 ) -> LoopState:
-    """Runs a kernel that changes the state in place."""
+    """Runs a kernel that changes the state in place.
+
+    Args:
+        kernel: The kernel.
+        given: The values of `LOOP_ARRAYS` and of the engine's own arguments.
+        data: The data behind these values.
+        state: State before the launch.
+        limits: When the loop checks and ends.
+        threads: Number of threads.
+        block: Threads per block on CUDA.
+    """
     tiles, n, _ = state.X.shape
+    numbers = (limits.check_every, limits.span, limits.max_iter, int(data.scaled))
     remembered = n if limits.check_every > 0 else 1  # certificates need the iterate before
-    *changed, _, _ = launch(
+    changed = (state.X, state.status, state.iterations, state.report)
+    found = run(
         kernel,
-        [*inputs, state.X, state.status, state.iterations, state.report],
+        {
+            **given,
+            **{a.name: number for a, number in zip(LOOP_LIMITS, numbers, strict=True)},
+            **{a.name: array for a, array in zip(LOOP_OUTPUTS[:4], changed, strict=True)},
+        },
         {"W_out": (tiles, n, LANES), "V_out": (tiles, remembered, LANES)},
         threads=threads,
         block=block,
-        in_out=("X_io", "status_io", "iterations_io", "report_io"),
     )
-    return LoopState(*changed)
+    return LoopState(*(found[argument.name] for argument in LOOP_OUTPUTS[:4]))

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import warp as wp
 
+from warpmpc.codegen.kernel_source import KernelSource
 from warpmpc.engines.ldl.launch import MAX_REGISTERS, REGISTER_FILE
 from warpmpc.engines.runtime.admm_launch import (
     LoopData,
@@ -28,13 +29,16 @@ from warpmpc.engines.runtime.admm_launch import (
     LoopState,
     launch_loop,
     loop_inputs,
-    loop_integers,
     loop_tables,
 )
-from warpmpc.engines.runtime.ffi import l2_bytes, launch, multiprocessors
+from warpmpc.engines.runtime.ffi import l2_bytes, multiprocessors, run
 from warpmpc.engines.runtime.tiles import LANES
-from warpmpc.engines.staged.kernels import staged_admm_kernel, staged_factor_kernel
-from warpmpc.engines.staged.loop_source import staged_admm_source, staged_factor_source
+from warpmpc.engines.staged.loop_source import (
+    staged_admm_kernel,
+    staged_admm_source,
+    staged_factor_kernel,
+    staged_factor_source,
+)
 from warpmpc.engines.staged.stage_source import (
     SideLayout,
     factor_source,
@@ -175,39 +179,35 @@ class StagedKernels:
         everything = jnp.ones(K.shape[0], dtype=jnp.int32)
         rows = self.program.n_L + self.program.n_nodes
         outputs = {"factor_io": (K.shape[0], rows, LANES)}
-        return self._factor(K, everything, [], outputs)
+        return self._factor({"K_in": K, "todo_in": everything}, outputs)
 
     def refactor(self, factor: jax.Array, K: jax.Array, todo: jax.Array) -> jax.Array:
         """New factors of the tiles marked in `todo`; others stay."""
-        return self._factor(K, todo, [factor], {})
+        return self._factor({"K_in": K, "todo_in": todo, "factor_io": factor}, {})
 
     def _factor(
-        self,
-        K: jax.Array,
-        todo: jax.Array,
-        factor: list[jax.Array],
-        outputs: dict[str, tuple[int, ...]],
+        self, arrays: dict[str, jax.Array], outputs: dict[str, tuple[int, ...]]
     ) -> jax.Array:
+        tiles = arrays["K_in"].shape[0]
         # How many registers is a matter of the loop; the rest concerns both kernels.
         given = {name: v for name, v in self._overrides.items() if name != "registers"}
-        shape = replace(factor_shape(self.program, K.shape[0], self.dtype), **given)
+        shape = replace(factor_shape(self.program, tiles, self.dtype), **given)
         kernel = staged_factor_kernel(
             self._factor_source, self.dtype, shape.register_limit, self._layout
         )
-        (new,) = launch(
+        found = run(
             kernel,
-            [K, todo, *self._static(shape), *factor],
+            {**arrays, **self._static(shape)},
             outputs,
-            threads=shape.threads(K.shape[0]),
+            threads=shape.threads(tiles),
             block=shape.block,
-            in_out=("factor_io",) if factor else (),
         )
-        return new
+        return found["factor_io"]
 
-    def _static(self, shape: StagedShape) -> list[int]:
-        return [self.program.n_L, int(shape.prefetch)]
+    def _static(self, shape: StagedShape) -> dict[str, int]:
+        return {"n_L": self.program.n_L, "prefetch": int(shape.prefetch)}
 
-    def _loop_kernel(self, shape: StagedShape) -> wp.Kernel:
+    def _loop_kernel(self, shape: StagedShape) -> KernelSource:
         return staged_admm_kernel(
             self._iteration_source,
             self.dtype,
@@ -219,7 +219,7 @@ class StagedKernels:
     def to_load(self, tiles: int) -> list[tuple[wp.Kernel, int]]:
         """What `iterate` launches on so many tiles, for `load_together`."""
         shape = self.shape(tiles)
-        return [(self._loop_kernel(shape), shape.block)]
+        return [(self._loop_kernel(shape).kernel(), shape.block)]
 
     def iterate(
         self,
@@ -235,10 +235,10 @@ class StagedKernels:
         shape = self.shape(state.X.shape[0])
         kernel = self._loop_kernel(shape)
         inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)
-        integers = [*self._static(shape), *loop_integers(limits, data)]
         return launch_loop(
             kernel,
-            [*inputs, *integers],
+            {**inputs, **self._static(shape)},
+            data,
             state,
             limits,
             shape.threads(state.X.shape[0]),

@@ -14,11 +14,15 @@ where one reads what the other wrote.  On the CPU one thread does both.
 
 from __future__ import annotations
 
+from functools import cache
+
+from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
 from warpmpc.codegen.native.admm import FORMULAS, HARD_ROWS, SOFT_ROWS
 from warpmpc.codegen.native.preamble import INVERT_PIVOT
 from warpmpc.codegen.native.status import DEFINE_INFINITE
 from warpmpc.codegen.native.termination import CHECK, GATHER, GATHERED
 from warpmpc.engines.ldl.source import SCALARS
+from warpmpc.engines.runtime.admm_launch import LOOP_ARRAYS, LOOP_LIMITS, LOOP_OUTPUTS
 from warpmpc.engines.staged.stage_source import SideLayout
 
 _PREAMBLE = r"""
@@ -248,3 +252,56 @@ def staged_admm_source(
     body = admm_body("", generated, gather, soft=soft)
     # Lanes of two warps have to leave at once.
     return kernel_source("X_io", body, dtype, TOGETHER=int(layout.sides == 2), **_sides(layout))
+
+
+@cache
+def staged_factor_kernel(
+    generated: str, dtype: str, registers: int, layout: SideLayout
+) -> KernelSource:
+    """Kernel that eliminates the tiles marked in `todo`; other tiles keep their factors.
+
+    Args:
+        generated: Source from `engines.staged.stage_source.factor_source`.
+        dtype: "float32" or "float64".
+        registers: Most registers per thread.
+        layout: Layout of the chains.
+    """
+    return KernelSource(
+        name="staged_factor",
+        title="Factorisation of a KKT matrix stage by stage.",
+        dtype=dtype,
+        inputs=[
+            Argument("K_in"),
+            Argument("todo_in", "table"),
+            *arguments("number", "n_L", "prefetch"),
+        ],
+        outputs=[Argument("factor_io")],
+        head="",
+        body=staged_factor_source(generated, dtype, layout),
+        registers=registers,
+    )
+
+
+@cache
+def staged_admm_kernel(
+    generated: str, dtype: str, registers: int, layout: SideLayout, soft: bool = False
+) -> KernelSource:
+    """Kernel of the ADMM loop with its termination check.
+
+    Args:
+        generated: Source of one iteration, from `engines.staged.stage_source.iteration_source`.
+        dtype: "float32" or "float64".
+        registers: Most registers per thread.
+        layout: Layout of the chains.
+        soft: Whether there are soft rows.
+    """
+    return KernelSource(
+        name="staged_admm",
+        title="ADMM iterations of a QP stage by stage.",
+        dtype=dtype,
+        inputs=[*LOOP_ARRAYS, *arguments("number", "n_L", "prefetch"), *LOOP_LIMITS],
+        outputs=LOOP_OUTPUTS,
+        head="",
+        body=staged_admm_source(generated, dtype, layout, soft=soft),
+        registers=registers,
+    )
