@@ -1,4 +1,4 @@
-"""Native source that precedes a whole MPC solve: lanes, memory, exchange; see `engines.onchip.solve_template`."""
+"""Native source that precedes a whole MPC solve: lanes, memory, exchange between lanes."""
 
 from warpmpc.codegen.native.preamble import INVERT_PIVOT
 
