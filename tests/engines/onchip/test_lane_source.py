@@ -7,9 +7,9 @@ from mpc_cases import pendulum
 from onchip_cases import crane, limits, masses, memory_of
 from sqp_cases import soft_arm
 
+from warpmpc.engines.onchip.check_source import LaneResiduals
 from warpmpc.engines.onchip.lane_source import KEPT, LaneSource
 from warpmpc.engines.onchip.memory import LaneMemory
-from warpmpc.engines.onchip.residual_source import LaneResiduals
 from warpmpc.systems import cartpole
 
 PROBLEMS = {

@@ -1,4 +1,4 @@
-"""Native text that precedes a whole MPC solve: lanes, memory, exchange; see `onchip_native`."""
+"""Native source that precedes a whole MPC solve: lanes, memory, exchange between lanes."""
 
 from warpmpc.codegen.native.preamble import INVERT_PIVOT
 

@@ -19,11 +19,10 @@ import warp as wp
 from warpmpc.codegen.kernel_source import Argument, KernelSource
 from warpmpc.codegen.native.line_search import REPORT_ROWS
 from warpmpc.engines.ldl.launch import MAX_REGISTERS, REGISTER_FILE
-from warpmpc.engines.onchip.copy_source import OF_LANES
+from warpmpc.engines.onchip.copy_source import OF_LANES, by_fours
 from warpmpc.engines.onchip.lane_source import LaneSource, registers_of
 from warpmpc.engines.onchip.lanes import LANES
 from warpmpc.engines.onchip.memory import LaneMemory
-from warpmpc.engines.onchip.rounds import by_fours
 from warpmpc.engines.onchip.solve_source import COUNTED, STATIC_SHARED, OnchipSource, onchip_head
 from warpmpc.engines.onchip.solve_template import PHASES
 from warpmpc.engines.runtime.ffi import has_gpu, launch, multiprocessors, shared_memory_limit

@@ -1,12 +1,10 @@
-"""Native text of a whole MPC solve by one warp per problem.
+"""Native source of a whole MPC solve by one warp per problem.
 
 Reads: `LaneSource`, programs of the stages with their offsets, the rule of the line search.
 Produces: a body for `codegen.kernel_source`; see `engines.onchip.solve_template` for what it does.
 
-Native text of SQP iterations that end at a tolerance; see `onchip_native`.
-
-A problem that is converged, or that cannot go on, leaves its loop: nobody waits for it.  The rule
-is that of `mpc.sqp.general`.
+SQP iterations may end at a tolerance: a problem that is converged, or that cannot go on, leaves its
+loop without waiting for others.  The rule is that of `mpc.sqp.general`.
 """
 
 from __future__ import annotations
@@ -30,23 +28,25 @@ from warpmpc.codegen.native.line_search import (
 from warpmpc.codegen.native.preamble import PREAMBLE, TINY
 from warpmpc.codegen.native.status import STATUS_ENUM
 from warpmpc.codegen.stage_functions import StagePlan
-from warpmpc.engines.onchip.check_source import LaneChecks, OnchipChecks, qp_sources
+from warpmpc.engines.onchip.check_source import LaneChecks, LaneResiduals, OnchipChecks, qp_sources
 from warpmpc.engines.onchip.copy_source import (
+    ROUND,
     OnchipInputs,
     arrays_asked_for,
+    asked_for,
+    declared,
+    dispatched,
     given_back,
+    item_width,
     moved,
     places_asked_for,
     places_forgotten,
     taken,
 )
 from warpmpc.engines.onchip.head_template import FUNCTIONS, HEAD, INVERT
-from warpmpc.engines.onchip.lane_source import LaneSource
+from warpmpc.engines.onchip.lane_source import COUPLE, REDUCE, LaneSource
 from warpmpc.engines.onchip.lanes import Node
 from warpmpc.engines.onchip.memory import LaneMemory
-from warpmpc.engines.onchip.reduction_source import COUPLE, REDUCE
-from warpmpc.engines.onchip.residual_source import LaneResiduals
-from warpmpc.engines.onchip.rounds import ROUND, asked_for, declared, dispatched, item_width
 from warpmpc.engines.onchip.solve_template import NO_PART, PHASES, REPORT, SOLVE
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 
@@ -72,7 +72,7 @@ if (CHIEF) {
 
 
 def end_sources(end: SQPTolerances | None, dtype: str, *, soft: bool) -> dict[str, str]:
-    """Parts of `onchip_native.SOLVE`; nothing for a fixed number of iterations.
+    """Parts of `engines.onchip.solve_template.SOLVE`; nothing for a fixed number of iterations.
 
     Args:
         end: Tolerances.
@@ -122,7 +122,7 @@ class OnchipConstants:
 
 @dataclass(frozen=True, eq=False)
 class OnchipPlans:
-    """Programs of the stages; items are rounds of 32 lanes, see `engines.onchip.rounds`.
+    """Programs of the stages; items are rounds of 32 lanes, see `engines.onchip.copy_source`.
 
     Attributes:
         linearize: To the contributions named in `outputs`, then to what `evaluate` returns.

@@ -1,4 +1,4 @@
-"""Native text of a whole MPC solve by one warp per problem, as templates.
+"""Native source of a whole MPC solve by one warp per problem, as templates.
 
 On CUDA a thread is a lane.  On the CPU one thread does a problem: blocks of a lane run in a loop
 over the 32 lanes, the reduction works on vectors of lanes.  What lanes share lies in shared memory,
@@ -224,7 +224,7 @@ PLAIN_LOOP = r"""if (status == RUNNING) {{
         spent += n_admm;
     }}"""
 
-# Residuals of QP and optimality conditions, from K, d, s and y; `engines.onchip.residual_source`.
+# Residuals of QP and optimality conditions, from K, d, s and y; `engines.onchip.check_source`.
 REPORT = r"""
 Lanes slope_of = (Lanes)0, of[8];
 UNROLL for (int i = 0; i < 8; ++i) of[i] = (Lanes)0;

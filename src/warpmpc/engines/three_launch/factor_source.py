@@ -1,4 +1,4 @@
-"""Native text of a launch that linearises an MPC problem and factorises its KKT matrix.
+"""Native source of a launch that linearises an MPC problem and factorises its KKT matrix.
 
 Reads: `KKTStep`s as programs with their rows.  Produces: a body for `codegen.kernel_source`.
 

@@ -1,4 +1,4 @@
-"""Native text of a launch that reports on a QP's solution, searches along it and takes a step.
+"""Native source of a launch that reports on a QP's solution, searches along it and takes a step.
 
 Reads: stage functions and `ReportStep`s as programs with their rows.  Produces: a body for
 `codegen.kernel_source`.

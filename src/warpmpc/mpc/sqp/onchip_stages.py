@@ -17,9 +17,9 @@ import numpy as np
 
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.stage_functions import StageCase, merged_cases, plan_stages
+from warpmpc.engines.onchip.copy_source import item_table
 from warpmpc.engines.onchip.lanes import LANES, LaneLayout
 from warpmpc.engines.onchip.memory import LaneMemory
-from warpmpc.engines.onchip.rounds import item_table
 from warpmpc.engines.onchip.solve_source import OnchipPlans
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 

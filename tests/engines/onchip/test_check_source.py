@@ -7,10 +7,10 @@ import pytest
 from lane_memory_cases import Filled, filled
 from onchip_cases import LAYOUTS
 
+from warpmpc.engines.onchip.check_source import LaneResiduals
 from warpmpc.engines.onchip.lane_source import KEPT, LaneSource
 from warpmpc.engines.onchip.lanes import LANES
 from warpmpc.engines.onchip.memory import LaneMemory
-from warpmpc.engines.onchip.residual_source import LaneResiduals
 
 # Macros of `engines.onchip.head_template`, in Python; what is saved is kept, as on the CPU.
 MACROS = {
