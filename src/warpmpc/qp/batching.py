@@ -32,8 +32,8 @@ def on_batches(
 
     `jax.vmap` folds its axis into the batch, so that tiles stay full and no loop or branch of the
     function is ever mapped.  Of a batch that is spread over devices, each device works on its own
-    part.  What all instances share comes as the keyword `shared`, ``[1, rows]``; the function gets it as a
-    keyword, too.
+    part.  What all instances share comes as the keyword `shared`, ``[1, rows]``; the function gets
+    it as a keyword, too.
 
     Args:
         function: Maps instances to instances, each independently of the others.
