@@ -15,8 +15,16 @@ from warpmpc.codegen.native.admm import FORMULAS
 from warpmpc.codegen.native.status import DEFINE_INFINITE
 from warpmpc.engines.runtime.loading import start_warp
 from warpmpc.qp.loops.general import ADMM
-from warpmpc.qp.scaling import QPData, Residuals, ScaledQP, Scaling, rho_rows, row_factors
-from warpmpc.qp.soft import Penalties, Projection, Side, SoftRows
+from warpmpc.qp.scaling import (
+    Projection,
+    QPData,
+    Residuals,
+    ScaledQP,
+    Scaling,
+    rho_rows,
+    row_factors,
+)
+from warpmpc.qp.soft import Penalties, Side, SoftRows
 from warpmpc.qp.termination import is_dual_infeasible, is_primal_infeasible, is_solved
 
 SETTINGS = ADMMSettings(relaxation=1.6, sigma=1e-2)

@@ -4,11 +4,9 @@ Reads: what one solve or step does with tiles ``[tiles, rows, 32]``, and its sen
 `BatchedCall`, which takes batch-first arrays with any leading axes.  Batches are filled up to
 whole tiles outside the compiled program, so that it serves all batches of as many tiles.
 
-How much memory an instance of an MPC problem needs while it is solved, and on the way back.
-
-Reads: sizes of a problem, its QPs and their factors.  Produces: counts of numbers, which decide how
-many instances of a huge batch are worked on at once.  Compared with what XLA reserves in
-tests/sqp/test_sqp_memory.py.
+How many instances of a huge batch are worked on at once depends on the number of values that each
+of them needs while it is solved, and on the way back; tests/mpc/test_sqp_memory.py compares these
+counts with what XLA reserves.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from warpmpc.qp.qp_solver import QPSolver
 class Sensitivity(Protocol):
     """The way back through a function of tiles.
 
-    `values_per_instance` counts the numbers that it keeps in memory at a time.
+    `values_per_instance` counts the values that it keeps in memory at a time.
     """
 
     @property
@@ -83,13 +81,14 @@ class BatchedCall:
         """Nothing is compiled yet.
 
         Args:
-            function: Of parameters and a start, in its layout.
+            function: Solve or step of parameters and a start, in its layout.
             sensitivity: Makes its derivatives, when the first one is asked for.
             read: Makes the solution from the function's results, as rows of instances.
             part_size: How many instances of a batch are worked on at once if each of them needs
-                so many numbers.
-            values: Numbers that the function needs per instance.
-            lanes: Of the function's layout ``[groups, rows, lanes]``; its sensitivity has tiles.
+                so many values.
+            values: Number of values that the function needs per instance.
+            lanes: Instances per group of the function's layout ``[groups, rows, lanes]``; its
+                sensitivity has tiles.
         """
         self._make_sensitivity, self._part_size = sensitivity, part_size
         self._read, self._lanes = read, lanes

@@ -101,7 +101,7 @@ class MPCSolver:
 
         Args:
             problem: What to solve.
-            settings: Of the SQP iteration, its line search and its QPs.
+            settings: Settings of the SQP iteration, its line search and its QPs.
             dtype: "float32" or "float64".
             engine: "onchip" (a solve is one launch with one warp per problem: for few states),
                 "staged", "sparse", "dense" (engines of the QPs), or "auto": on a GPU onchip if it
@@ -111,7 +111,7 @@ class MPCSolver:
                 where they are.
             nominal: A representative (z, params): QPs are scaled once, at this point, instead of
                 one by one.
-            staged: Of the staged engine's kernels.
+            staged: Settings of the staged engine's kernels.
         """
         self.settings, self.dtype = _checked_settings(settings), check_dtype(dtype)
         self.problem = _as_problem(problem)
@@ -174,7 +174,7 @@ class MPCSolver:
         return QPSolver.from_structure(structure, engine, stages, staged)
 
     def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Numbers of the QP at a representative point."""
+        """Data of the QP at a representative point."""
         if not self.settings.qp_settings(self.dtype).scaling:
             raise SettingsError("nominal has no effect with scaling=0; leave out one of the two.")
         sizes = (self.problem.n_vars, self.problem.n_params)
@@ -209,7 +209,7 @@ class MPCSolver:
         )
 
     def _part_size(self, batch: int, values: int) -> int:
-        """Instances worked on at once if each needs so many numbers; with none, all of them."""
+        """Instances worked on at once if each needs so many values; with none, all of them."""
         item, most = np.dtype(self.dtype).itemsize, self.qp.settings.max_batch
         results = result_values(self.programs) * item
         return part_size(batch, most if values else most or batch, values * item, results)

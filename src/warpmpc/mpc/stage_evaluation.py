@@ -184,7 +184,7 @@ class StageEvaluator:
         """Kernels of one function per group.
 
         Args:
-            name: Of the kernels.
+            name: Name of the kernels.
             function: Makes the CasADi function of a group.
             inputs: Rows of each input array, per group.
             outputs: Number of rows of each output array, and its rows per group.

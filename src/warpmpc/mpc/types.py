@@ -1,6 +1,6 @@
 """Status, warm starts and solutions of MPC problems.
 
-Where a solve starts: guesses from x0 and parameters, trajectories shifted by one node.
+Also where a solve starts: guesses from x0 and parameters, trajectories shifted by one node.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class Solution:
     Attributes:
         z: Trajectory of all variables; `x`, `u` and `solution["name"]` read parts of it.
         y: Multipliers of the rows, positive at upper bounds.
-        cost: Of the trajectory, penalties of soft rows included.
+        cost: Cost of the trajectory, penalties of soft rows included.
         status: `MPCStatus` per instance.
         iterations: SQP iterations.
         qp_iterations: ADMM iterations in all.
-        primal_residual: Of the last QP.
-        dual_residual: Of the last QP.
+        primal_residual: Primal residual of the last QP.
+        dual_residual: Dual residual of the last QP.
         kkt_residual: Largest violation of stationarity and complementarity before the last step,
             relative to the gradient of the cost.
         step_length: Last step length.
@@ -94,7 +94,7 @@ class Solution:
         violation: Largest violation of a row by the trajectory.
         theta: Violation measure of the line search at the trajectory.
         warm_start: For the next call.
-        history: Of all iterations, with `SQPSettings(record=True)`.
+        history: History of all iterations, with `SQPSettings(record=True)`.
         layout: Where variables stand in z.
     """
 

@@ -19,9 +19,9 @@ from warpmpc.engines.runtime.sharding import on_every_device
 from warpmpc.engines.runtime.tiles import LANES, from_tiles, tile_count, to_tiles
 
 _LOG = logging.getLogger(__name__)
-# Of the memory that is free besides results: the rest is for what the caller's program adds.
+# Share of the memory that is free beside results; the rest is for the caller's program.
 _SHARE = 0.75
-# Of a host's memory: other programs live there, too.
+# Share of a host's memory, which other programs need, too.
 _HOST_SHARE = 0.5
 
 
@@ -31,13 +31,13 @@ def on_batches(
     """A function of arrays in an engine's layout as one of batch-first arrays ``[batch, rows]``.
 
     `jax.vmap` folds its axis into the batch, so that tiles stay full and no loop or branch of the
-    function is ever mapped.  Of a batch that is spread over devices each works on its own part.
-    What all instances share comes as the keyword `shared`, ``[1, rows]``; the function gets it as a
-    keyword, too.
+    function is ever mapped.  Of a batch that is spread over devices, each device works on its own
+    part.  What all instances share comes as the keyword `shared`, ``[1, rows]``; the function gets
+    it as a keyword, too.
 
     Args:
         function: Maps instances to instances, each independently of the others.
-        lanes: Of the engine's layout ``[groups, rows, lanes]``.
+        lanes: Instances per group of the engine's layout ``[groups, rows, lanes]``.
         part_size: How many instances of a batch of a given size are worked on at once.
     """
 

@@ -35,7 +35,7 @@ class LDLFactor:
     """Factors of a batch of matrices.
 
     Attributes:
-        values: Numbers in the backend's own layout.
+        values: Factors in the backend's own layout.
         status: `FactorStatus` per instance, shape of the batch.  Instances whose status is not 0
             give NaN in `solve`.
         origin: Which analysis it belongs to; only a solver with the same one can use it.
@@ -83,7 +83,7 @@ class LDLSolver:
             dtype: "float32" or "float64".
             stages: Stage label of each row of K, for ordering "stage".
             scaling: Positive vector s: factorise diag(s) K diag(s) instead.  Solutions are those of
-                K; only the range of the numbers inside changes.
+                K; only the range of the values inside changes.
             settings: How the work is scheduled.
         """
         settings = LDLSettings() if settings is None else settings

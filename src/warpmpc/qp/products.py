@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc._errors import PatternError
 from warpmpc.symbolic.pattern import IntArray, SparsePattern
 from warpmpc.symbolic.segments import optimal_segments
 
@@ -95,7 +94,7 @@ def _row_sums(vals: jax.Array, x: jax.Array, entries: IntArray, cols: IntArray) 
 
 
 def rounded(products: jax.Array) -> jax.Array:
-    """The same numbers, out of reach of a fused multiply-add.
+    """The same values, out of reach of a fused multiply-add.
 
     Whether a product is fused with the sum behind it depends on what XLA puts into one loop, which
     depends on the size of the batch.  The selection changes nothing but -0 and stands between.
@@ -151,20 +150,11 @@ class QPMatrices:
         self.AT = RowGather(A_pattern.col_idx, A_pattern.row_idx, entries, A_pattern.n_cols)
 
 
-def with_entries(A: SparsePattern) -> SparsePattern:
-    """A; without any entry also a free row."""
-    if not A.n_cols:
-        raise PatternError("A QP needs at least one variable; P and A have no columns.")
-    if A.nnz:
-        return A
-    return SparsePattern.from_coo(np.array([A.n_rows]), np.array([0]), (A.n_rows + 1, A.n_cols))
-
-
 def with_spare(n_cons: int, *arrays: jax.Array) -> list[jax.Array]:
-    """The data of QPs, and a start if there is one, with the free row of `with_entries`.
+    """The data of QPs, and a start if there is one, with the free row of an A without entries.
 
     Args:
-        n_cons: Rows of the caller.
+        n_cons: Number of rows that the caller knows of.
         arrays: P, q, A, lower, upper; x, s and y of a start.
     """
     P, q, A, lower, upper, *start = arrays

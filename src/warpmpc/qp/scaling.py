@@ -21,7 +21,7 @@ from warpmpc._conventions import (
     RowClass,
 )
 from warpmpc.qp.products import QPMatrices, rounded, total
-from warpmpc.qp.soft import Penalties, Projection
+from warpmpc.qp.soft import Penalties
 from warpmpc.qp.types import ADMMSettings, Status
 from warpmpc.symbolic.pattern import SparsePattern
 
@@ -32,7 +32,7 @@ _SCALE_MAX = 1e4
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class QPData:
-    """Numbers of a batch of QPs, ``[groups, rows, lanes]`` each.
+    """Data of a batch of QPs, ``[groups, rows, lanes]`` each.
 
     `soft` holds the penalties of soft rows: linear lower, linear upper, quadratic lower and
     quadratic upper ones, each for all soft rows; None without soft rows.
@@ -168,6 +168,35 @@ def adapted_rho(rho: jax.Array, r: Residuals, settings: ADMMSettings) -> jax.Arr
 
 
 @dataclass(frozen=True, eq=False)
+class Projection:
+    """The step from v to s: clip to the bounds; soft rows then give way.
+
+    Attributes:
+        lower: Lower bounds of all rows.
+        upper: Upper bounds of all rows.
+        proximal: Coefficients of the proximal map, or None without soft rows.
+    """
+
+    lower: jax.Array
+    upper: jax.Array
+    proximal: Penalties | None = None
+
+    def __call__(self, v: jax.Array) -> jax.Array:
+        """Projected rows s."""
+        s = jnp.clip(v, self.lower, self.upper)
+        if self.proximal is None:
+            return s
+        below, above = self.excess(v)
+        return s + above - below
+
+    def excess(self, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """How far s lies below the lower and above the upper bound."""
+        assert self.proximal is not None
+        beyond = v - jnp.clip(v, self.lower, self.upper)
+        return self.proximal.lower.excess(-beyond), self.proximal.upper.excess(beyond)
+
+
+@dataclass(frozen=True, eq=False)
 class ScaledQP:
     """A batch of QPs as an ADMM loop sees it.
 
@@ -178,7 +207,7 @@ class ScaledQP:
         factors: Factor of each row on rho.
         free: Rows whose rho is fixed.
         identical: Whether nothing is scaled.
-        penalties: Of all rows, unscaled; None without soft rows.
+        penalties: Penalties of all rows, unscaled; None without soft rows.
     """
 
     data: QPData
@@ -240,17 +269,17 @@ class ScaledQP:
         """Which instances change rho, and new rho and v.
 
         Args:
-            rho: Of each instance.
-            v: Of each row.
+            rho: Rho of each instance.
+            v: Values of v of each row.
             r: Residuals of the unscaled problem.
             may: Which instances may change it.
-            settings: With the tolerances, and the factor by which rho changes at least.
+            settings: Settings with the tolerances and the factor by which rho changes at least.
         """
         wanted, tolerance = adapted_rho(rho, r, settings), settings.adaptive_rho_tolerance
         change = may & ((wanted > tolerance * rho) | (wanted < rho / tolerance))
         new = jnp.where(change, wanted, rho).astype(rho.dtype)
         s = self.projection(rho)(v)
-        # y stays what it was; v changes because y = rho (v - s).  Nobody else's v changes a bit.
+        # y stays what it was; v changes because y = rho (v - s).  No other v changes a bit.
         moved = s + rounded((v - s) * (self.rho(rho) / self.rho(new)))
         return change, new, jnp.where(change, moved, v)
 

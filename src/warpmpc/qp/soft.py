@@ -22,7 +22,7 @@ from warpmpc.symbolic.pattern import IntArray
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """Numbers of the lower or upper side of every row, ``[groups, rows, lanes]``.
+    """Coefficients of the lower or upper side of every row, ``[groups, rows, lanes]``.
 
     Attributes:
         linear: Linear penalty, or b of the proximal map; infinite where the side is hard.
@@ -92,7 +92,7 @@ class SoftRows:
             n_rows: Number of rows of A.
         """
         self.rows, self._count = rows, rows.size
-        # Rows that are not soft find a number behind the list.
+        # Rows that are not soft find a value behind the list.
         self._place = np.full(n_rows, rows.size, dtype=np.int32)
         self._place[rows] = np.arange(rows.size)
 
@@ -102,7 +102,7 @@ class SoftRows:
         return self._place < self._count
 
     def penalties(self, given: jax.Array) -> Penalties:
-        """Of all rows, from ``[groups, 4 n_soft, lanes]`` as in `QPData`."""
+        """Penalties of all rows, from ``[groups, 4 n_soft, lanes]`` as in `QPData`."""
         l_lower, l_upper, q_lower, q_upper = jnp.split(given, 4, axis=1)
         return Penalties(self._side(l_lower, q_lower), self._side(l_upper, q_upper))
 
@@ -112,35 +112,6 @@ class SoftRows:
         return Side(self.spread(linear, jnp.inf), self.spread(quadratic, 0))
 
     def spread(self, values: jax.Array, otherwise: float) -> jax.Array:
-        """Numbers of soft rows as numbers of all rows."""
+        """Values of soft rows as values of all rows."""
         rest = jnp.full_like(values[:, :1], otherwise)
         return jnp.concatenate([values, rest], axis=1)[:, self._place]
-
-
-@dataclass(frozen=True, eq=False)
-class Projection:
-    """The step from v to s: clip to the bounds; soft rows then give way.
-
-    Attributes:
-        lower: Bounds of all rows.
-        upper: Likewise.
-        proximal: Coefficients of the proximal map, or None without soft rows.
-    """
-
-    lower: jax.Array
-    upper: jax.Array
-    proximal: Penalties | None = None
-
-    def __call__(self, v: jax.Array) -> jax.Array:
-        """Projected rows s."""
-        s = jnp.clip(v, self.lower, self.upper)
-        if self.proximal is None:
-            return s
-        below, above = self.excess(v)
-        return s + above - below
-
-    def excess(self, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """How far s lies below the lower and above the upper bound."""
-        assert self.proximal is not None
-        beyond = v - jnp.clip(v, self.lower, self.upper)
-        return self.proximal.lower.excess(-beyond), self.proximal.upper.excess(beyond)

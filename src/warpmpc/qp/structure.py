@@ -17,10 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc._conventions import RHO_MIN
 from warpmpc._errors import PatternError, ProblemError, SettingsError
-from warpmpc.qp.products import QPMatrices, rounded, with_entries
-from warpmpc.qp.scaling import Equilibration, QPData, ScaledQP, Scaling, row_factors
-from warpmpc.qp.soft import Penalties, Projection, SoftRows
+from warpmpc.qp.products import QPMatrices, rounded
+from warpmpc.qp.scaling import Equilibration, Projection, QPData, ScaledQP, Scaling, row_factors
+from warpmpc.qp.soft import Penalties, SoftRows
 from warpmpc.qp.types import ADMMSettings, RowClass
 from warpmpc.symbolic.float32_ordering import RepresentativeSystem
 from warpmpc.symbolic.kkt import KKTPattern, build_kkt
@@ -82,7 +83,7 @@ class QPStructure:
             hints: Returns what is known about the values of K; called when an engine is built.
         """
         self.settings, self.dtype = settings, dtype
-        self.P_pattern, self.A_pattern, self.A = P, A, with_entries(A)
+        self.P_pattern, self.A_pattern, self.A = P, A, _with_entries(A)
         self.n_vars, self.n_cons = P.n_cols, A.n_rows
         self.n_spare = self.A.n_rows - A.n_rows
         self.P_upper, self.P_entries = P.upper()
@@ -252,6 +253,13 @@ class QPStructure:
         return self.soft.penalties(data.soft)
 
 
+def inverse_rho(settings: ADMMSettings, dtype: str) -> list[float]:
+    """1/rho of inequalities, equalities and free rows; rho is rounded to the dtype before."""
+    real = np.dtype(dtype).type
+    rho = (settings.rho, settings.rho * settings.rho_equality, RHO_MIN)
+    return [float(real(1) / real(value)) for value in rho]
+
+
 def finite_vectors(given: Any, sizes: tuple[int, ...], dtype: str) -> list[np.ndarray] | None:
     """Vectors of these sizes; None if they are anything else."""
     try:
@@ -309,3 +317,12 @@ def check_soft_rows(given: Any, n_cons: int) -> IntArray:
     if times.max(initial=1) > 1:
         raise ProblemError(f"soft_rows has row {different[times > 1][0]} more than once.")
     return found.astype(np.int32)
+
+
+def _with_entries(A: SparsePattern) -> SparsePattern:
+    """The pattern of A; one without entries gets a free row."""
+    if not A.n_cols:
+        raise PatternError("A QP needs at least one variable; P and A have no columns.")
+    if A.nnz:
+        return A
+    return SparsePattern.from_coo(np.array([A.n_rows]), np.array([0]), (A.n_rows + 1, A.n_cols))

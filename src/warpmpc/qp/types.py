@@ -1,7 +1,4 @@
-"""Settings, results and status of quadratic programs.
-
-Settings of the staged engine.
-"""
+"""Settings and results of quadratic programs, and settings of the staged engine."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ class ADMMSettings:
     sensitivity: Literal["kkt", "lsq"] = "kkt"
 
     def __post_init__(self) -> None:
-        """Checks types, ranges and combinations; NumPy's numbers become Python's."""
+        """Checks types, ranges and combinations; values of NumPy become Python's."""
         for name in ("rho", "rho_equality", "sigma"):
             check_real(self, name, "a positive finite number", lambda v: v > 0)
         for name in ("eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf"):
@@ -91,7 +88,7 @@ class QPWarmStart:
     The warm start of a solution has all three.  `from_xy` and `from_xv` make one from less; what is
     unknown is NaN until `QPSolver.solve` fills it in, so all have one structure: a loop can begin
     with either and go on with those of its solutions.  An instance without a usable x, or with
-    other numbers that are not finite, starts at zero.
+    other values that are not finite, starts at zero.
     """
 
     x: jax.Array

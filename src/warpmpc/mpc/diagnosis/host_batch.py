@@ -76,7 +76,7 @@ class HostBatch:
 
     @property
     def status(self) -> np.ndarray:
-        """Of every instance."""
+        """Status of every instance."""
         return np.asarray(self.solution.status)
 
     def worst_first(self) -> np.ndarray:

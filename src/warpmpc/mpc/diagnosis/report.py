@@ -43,11 +43,11 @@ class InstanceReport:
         row: Name of the row that is violated most; None: none is, or rows are not known.
         node: Its node.
         iterations: SQP iterations.
-        cost: Of the trajectory.
+        cost: Cost of the trajectory.
         violation: Largest violation of a row.
-        kkt_residual: Of the optimality conditions.
-        primal_residual: Of the last QP.
-        dual_residual: Of the last QP.
+        kkt_residual: Residual of the optimality conditions.
+        primal_residual: Primal residual of the last QP.
+        dual_residual: Dual residual of the last QP.
         step_length: Last step length.
         history: Attributes of `History`, one number per iteration; empty unless recorded.
     """

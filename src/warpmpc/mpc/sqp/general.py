@@ -20,10 +20,9 @@ from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings, Tolerances
 from warpmpc.mpc.stage_evaluation import Evaluation, StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, MPCWarmStart, QPState
-from warpmpc.qp.products import QPMatrices, total
+from warpmpc.qp.products import QPMatrices, norm, total
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import QPData
-from warpmpc.qp.termination import norm
 from warpmpc.qp.types import Status
 
 
@@ -136,11 +135,15 @@ class SQPIteration:
         """
         self.programs, self.qp, self.settings = programs, qp, settings
         assembly = programs.assembly
-        self.matrices: QPMatrices = qp.matrices
         self._tol = settings.tolerances(programs.dtype)
         # Found on the host: every operation on the device would be a program of its own to compile.
         hard = ~np.isin(np.arange(programs.problem.n_cons), assembly.soft_rows)
         self._is_hard = jnp.asarray(hard[None, :, None])
+
+    @property
+    def matrices(self) -> QPMatrices:
+        """Products with the matrices of the QPs."""
+        return self.qp.matrices
 
     def begin(self, z: jax.Array, qp: QPState, unknown: jax.Array) -> Iterate:
         """The state before the first iteration; not finite instances do not take part.

@@ -41,9 +41,9 @@ from warpmpc.mpc.sqp.general import Iterate, Reports, SQPIteration, final
 from warpmpc.mpc.sqp.onchip_stages import OnchipStages
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, MPCWarmStart, QPState
-from warpmpc.qp.loops.kernels import inverse_rho
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import BOUND_LARGE, EQUALITY_TOLERANCE
+from warpmpc.qp.structure import inverse_rho
 from warpmpc.qp.types import ADMMSettings
 from warpmpc.symbolic.derivatives.stage_model import row_kinds
 

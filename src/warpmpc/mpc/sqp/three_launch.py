@@ -29,9 +29,10 @@ from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.general import Iterate, Reports, SQPIteration, final
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, QPState
-from warpmpc.qp.loops.kernels import KernelLoop, NodeOrder, inverse_rho, loop_constants
+from warpmpc.qp.loops.kernels import KernelLoop, NodeOrder, loop_constants
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import BOUND_LARGE, EQUALITY_TOLERANCE
+from warpmpc.qp.structure import inverse_rho
 from warpmpc.qp.types import Status
 from warpmpc.symbolic.derivatives.kkt_stages import KKTStep, StageFunctions, kkt_steps
 from warpmpc.symbolic.derivatives.qp_residuals import report_steps

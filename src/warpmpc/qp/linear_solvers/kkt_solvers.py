@@ -25,14 +25,14 @@ from warpmpc.symbolic.float32_ordering import safe_amd
 class KKTEngine(Protocol):
     """Prepares and solves; `state` is any pytree.
 
-    `values_per_instance` counts the numbers that `prepare` and `solve` keep in memory at a time.
+    `values_per_instance` counts the values that `prepare` and `solve` keep in memory at a time.
     """
 
     lanes: int
     values_per_instance: int
 
     def prepare(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> Any:
-        """Whatever `solve` needs for these numbers."""
+        """What `solve` needs for these values."""
         ...
 
     def renew(

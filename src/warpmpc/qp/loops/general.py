@@ -40,7 +40,7 @@ class ADMMLoop(Protocol):
     """Runs the iteration from scaled (x, s, y) until every instance is done.
 
     Instances whose status is not MAX_ITER at the start are left alone.  `values_per_instance`
-    counts the numbers that a loop keeps in memory at a time.
+    counts the values that a loop keeps in memory at a time.
     """
 
     lanes: int

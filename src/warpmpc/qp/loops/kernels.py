@@ -12,7 +12,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +24,8 @@ from warpmpc.engines.runtime.tiles import LANES, tile_count
 from warpmpc.engines.staged.launch import StagedKernels
 from warpmpc.engines.staged.tuning import Measured, StagedVariants
 from warpmpc.qp.loops.general import ADMMLoop
-from warpmpc.qp.scaling import RHO_MIN, LoopEnd, Residuals, ScaledQP
-from warpmpc.qp.structure import QPStructure
+from warpmpc.qp.scaling import LoopEnd, Residuals, ScaledQP
+from warpmpc.qp.structure import QPStructure, inverse_rho
 from warpmpc.qp.types import ADMMSettings, StagedSettings, Status
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.elimination import StoredElimination, eliminate
@@ -117,13 +116,6 @@ def loop_constants(settings: ADMMSettings, dtype: str) -> np.ndarray:
     names = ("sigma", "relaxation", "eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")
     inverses = inverse_rho(settings, dtype)[:2]
     return np.array([*(getattr(settings, name) for name in names), *inverses])
-
-
-def inverse_rho(settings: ADMMSettings, dtype: str) -> list[float]:
-    """1/rho of inequalities, equalities and free rows; rho is rounded before it is inverted."""
-    real = np.dtype(dtype).type
-    rho = (settings.rho, settings.rho * settings.rho_equality, RHO_MIN)
-    return [float(real(1) / real(value)) for value in rho]
 
 
 class _Run:
@@ -272,9 +264,9 @@ def tune_loop(loop: ADMMLoop, batch: int, kinds: Sequence[RowKind] = ()) -> list
     keep their shape.
 
     Args:
-        loop: Of a QP solver.
+        loop: Loop of a QP solver.
         batch: Number of instances.
-        kinds: Of the rows, where the loop that will run knows them.
+        kinds: Kinds of the rows, where the loop that will run knows them.
 
     Returns:
         All that was measured, the fastest last.
@@ -349,18 +341,3 @@ def _panel_kernels(program: StoredElimination, structure: QPStructure) -> PanelK
 def _soft_nodes(program: StoredElimination, structure: QPStructure) -> list[int]:
     rows = structure.n_vars + structure.soft_rows
     return np.flatnonzero(np.isin(program.node_order, rows)).tolist()
-
-
-def checked_stages(stages: Any, structure: QPStructure) -> IntArray:
-    """Labels as an array; a wrong number or type raises."""
-    size = structure.n_vars + structure.A.n_rows
-    try:
-        labels = np.asarray(stages)
-    except ValueError:  # ragged
-        labels = np.zeros(0)
-    if labels.shape != (size,) or labels.dtype.kind not in "iu":
-        raise PatternError(
-            f"`stages` must hold one integer per variable, then one per row of A: shape ({size},); "
-            f"got shape {labels.shape}, dtype {labels.dtype}."
-        )
-    return labels.astype(np.int64)

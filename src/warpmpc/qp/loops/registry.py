@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from warpmpc._errors import PatternError, SettingsError
 from warpmpc.qp.linear_solvers.kkt_solvers import (
     DenseEngine,
@@ -19,7 +21,7 @@ from warpmpc.qp.linear_solvers.kkt_solvers import (
     SparseEngine,
 )
 from warpmpc.qp.loops.general import ADMMLoop, GenericLoop
-from warpmpc.qp.loops.kernels import checked_stages, sparse_loop, staged_loop
+from warpmpc.qp.loops.kernels import sparse_loop, staged_loop
 from warpmpc.qp.structure import QPStructure
 from warpmpc.qp.types import StagedSettings
 from warpmpc.symbolic.pattern import IntArray
@@ -44,7 +46,17 @@ class EngineRequest:
 
     def checked_stages(self) -> IntArray:
         """The stages as an array; labels of a wrong number or type raise."""
-        return checked_stages(self.stages, self.structure)
+        size = self.structure.n_vars + self.structure.A.n_rows
+        try:
+            labels = np.asarray(self.stages)
+        except ValueError:  # ragged
+            labels = np.zeros(0)
+        if labels.shape != (size,) or labels.dtype.kind not in "iu":
+            raise PatternError(
+                "`stages` must hold one integer per variable, then one per row of A: shape "
+                f"({size},); got shape {labels.shape}, dtype {labels.dtype}."
+            )
+        return labels.astype(np.int64)
 
     def generic(self, engine: KKTEngine) -> GenericLoop:
         """The loop written with JAX around a linear solver."""

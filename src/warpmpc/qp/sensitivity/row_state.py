@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from warpmpc.qp.products import QPMatrices
-from warpmpc.qp.scaling import QPData
-from warpmpc.qp.soft import Projection, SoftRows
+from warpmpc.qp.scaling import Projection, QPData
+from warpmpc.qp.soft import SoftRows
 
 _LEAST_CURVATURE = 1e-30  # a smaller quadratic penalty is none
 
@@ -41,7 +41,7 @@ class Beyond:
     Attributes:
         soft: Which rows they are.
         below: Violation of the lower bound, or zero, of the soft rows.
-        above: Violation of the upper bound, likewise.
+        above: Violation of the upper bound, or zero, of the soft rows.
         violated: Whether a row is beyond one of its bounds, of all rows like what follows.
         curvature: Quadratic penalty of the violated side, or zero.
         y: Multipliers, zero where nothing is violated.
