@@ -92,7 +92,7 @@ def _controls(solution: Solution, where: np.ndarray) -> np.ndarray:
 
 
 def _result_bytes(solution: Solution) -> int:
-    """Of all arrays; z and y are those of the warm start."""
+    """Bytes of all arrays; z and y are those of the warm start."""
     return sum({id(leaf): leaf.nbytes for leaf in jax.tree.leaves(solution)}.values())
 
 

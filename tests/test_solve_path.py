@@ -51,6 +51,16 @@ def test_switches_are_changes_of_the_module(tool):
     assert path.calls == {"a": 2, "b": 2}
 
 
+# Modules that a reader of a default solve, or of one on chip, has to open.
+MOST_MODULES = 50
+
+
+@pytest.mark.parametrize("engine", ["staged", "onchip"])
+def test_solves_pass_through_few_modules(tool, engine):
+    path = tool.solve_path(engine)
+    assert len(path.calls) <= MOST_MODULES, tool.report(engine, path, modules=True)
+
+
 def test_unknown_engines_are_refused():
     found = subprocess.run(
         [sys.executable, str(SCRIPT), "fast"], capture_output=True, text=True, check=False

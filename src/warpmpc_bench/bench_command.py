@@ -115,13 +115,15 @@ def _add_shared(parser: argparse.ArgumentParser, name: str, benchmark: Benchmark
 
 
 def _add_ldl(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--variants", metavar="NAME,...", help="of the engine (default: all)")
+    parser.add_argument(
+        "--variants", metavar="NAME,...", help="variants of the engine (default: all)"
+    )
 
 
 def _add_qp(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--engines", metavar="NAME,...", help="of QPSolver (default: all)")
+    parser.add_argument("--engines", metavar="NAME,...", help="engines of QPSolver (default: all)")
     parser.add_argument(
-        "--horizon", metavar="N", type=int, default=40, help="of the MPC (default 40)"
+        "--horizon", metavar="N", type=int, default=40, help="horizon of the MPC (default 40)"
     )
     parser.add_argument(
         "--gradients",
@@ -150,7 +152,7 @@ def _add_translate(parser: argparse.ArgumentParser) -> None:
 
 def _add_mpc(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--steps", metavar="N", type=int, help="of the timed closed loop (default: all)"
+        "--steps", metavar="N", type=int, help="steps of the timed closed loop (default: all)"
     )
     parser.add_argument(
         "--variants",
@@ -158,7 +160,9 @@ def _add_mpc(parser: argparse.ArgumentParser) -> None:
         help="ways to run the solver: default (as the library chooses), onchip, staged, sparse, "
         "and ablations of them (default: default)",
     )
-    parser.add_argument("--horizon", metavar="N", type=int, help="of the MPC (default: see above)")
+    parser.add_argument(
+        "--horizon", metavar="N", type=int, help="horizon of the MPC (default: see above)"
+    )
     parser.add_argument(
         "--sqp-iter", metavar="N", type=int, help="SQP iterations per solve (default: see above)"
     )
@@ -166,7 +170,11 @@ def _add_mpc(parser: argparse.ArgumentParser) -> None:
         "--admm-iter", metavar="N", type=int, help="ADMM iterations per QP (default: see above)"
     )
     parser.add_argument(
-        "--sample", metavar="N", type=int, default=256, help="checked in float64 (default 256)"
+        "--sample",
+        metavar="N",
+        type=int,
+        default=256,
+        help="instances that are checked in float64 (default 256)",
     )
     parser.add_argument(
         "--cold", action="store_true", help="build kernels as on a new machine, without any cache"
@@ -279,7 +287,7 @@ def _shared_settings(args: argparse.Namespace, variants: str | None) -> dict[str
 
 
 def _plot_file(wanted: str | None, default: str) -> str | None:
-    """Where the plot goes; a missing matplotlib matters only to who asked for a plot."""
+    """File of the plot; a missing matplotlib is an error only if a plot was asked for."""
     from importlib.util import find_spec
 
     from warpmpc.viz import style

@@ -134,7 +134,7 @@ def _run_loop(name: str, args: argparse.Namespace, path: Path | None) -> int:
 
 
 def _picture_file(args: argparse.Namespace) -> Path | None:
-    """Where the picture goes; a missing matplotlib matters only to who asked for one."""
+    """File of the picture; a missing matplotlib is an error only if one was asked for."""
     from warpmpc.viz import style
     from warpmpc.viz.files import check_writable
     from warpmpc.viz.scene import check_suffix

@@ -1,4 +1,4 @@
-"""`warpmpc solve`: one batch of a benchmark system, and what became of every instance."""
+"""`warpmpc solve`: solves one batch of a benchmark system and reports on every instance."""
 
 from __future__ import annotations
 
@@ -139,10 +139,10 @@ def _checked(path: Path) -> Path:
 
 
 def format_result(result: SolvedBatch) -> str:
-    """The result as text; what failed is explained."""
+    """Formats the result; failures are explained."""
     import numpy as np
 
-    from warpmpc_bench.common.report import facts, rate
+    from warpmpc_bench.common.report import facts, rate, status_note
 
     options, problem, found = result.options, result.system.problem, result.diagnosis
     columns = {name: np.asarray(getattr(result.solution, name)) for name in SCALARS}
@@ -151,7 +151,8 @@ def format_result(result: SolvedBatch) -> str:
     rows = {
         "problem": f"{problem.n_vars} variables, {problem.n_cons} rows, horizon {problem.horizon}",
         "solver": f"mode {options.mode}, {options.dtype}, engine {result.engine}",
-        "status": ", ".join(f"{count} {name}" for name, count in found.counts.items()),
+        "status": ", ".join(f"{count} {name}" for name, count in found.counts.items())
+        + status_note(found.counts, fixed=options.mode == "fixed"),
         "iterations": f"median {np.median(iterations):.0f}, most {iterations.max()}",
         "cost": f"median {_median(columns['cost']):.6g}",
         "violation": f"largest {_largest(columns['violation']):.2g} of a row",
@@ -217,7 +218,7 @@ def _write_arrays(result: SolvedBatch, path: Path) -> None:
 
 
 def as_json(result: SolvedBatch) -> dict[str, Any]:
-    """A summary and one entry per instance; numbers that are not finite are null."""
+    """A summary and one entry per instance; values that are not finite are null."""
     import numpy as np
 
     from warpmpc.mpc.types import MPCStatus

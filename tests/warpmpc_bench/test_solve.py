@@ -13,6 +13,7 @@ from warpmpc import MPCStatus, SettingsError, diagnose
 from warpmpc.cli.main import main
 from warpmpc_bench.common import solve_once as module
 from warpmpc_bench.common.solve_once import SolveOptions, solve_once
+from warpmpc_bench.solve_command import format_result
 
 SMALL = SolveOptions("pendulum", batch=3, mode="fixed", horizon=4, engine="sparse")
 
@@ -64,6 +65,19 @@ def test_command(solved, capsys, tmp_path):
     text = capsys.readouterr().out
     for part in ("3 x pendulum", "engine sparse", "iterations", "no instance failed", "per second"):
         assert part in text
+
+
+def test_max_iter_is_explained(result):
+    solution = replace(result.solution, status=np.full(3, MPCStatus.MAX_ITER))
+    found = replace(result, solution=solution, diagnosis=diagnose(solution, result.x0))
+    assert "MAX_ITER: all iterations were done" in format_result(found)
+    converging = replace(found, options=replace(SMALL, mode="converge"))
+    assert "MAX_ITER: not converged within the allowed iterations" in format_result(converging)
+    assert "MAX_ITER:" not in format_result(
+        replace(
+            found, diagnosis=diagnose(replace(solution, status=np.zeros(3, dtype=int)), result.x0)
+        )
+    )
 
 
 def test_one_start(solved):

@@ -1,4 +1,4 @@
-"""Progress for people: on a terminal only, on stderr, gone when the work is done."""
+"""Progress on a terminal: written to stderr, and removed when the work is done."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Activity:
         self._text, self._since, self._share = text, time.monotonic(), ""
 
     def report(self, done: int, total: int) -> None:
-        """So much of the phase is done."""
+        """Reports how much of the phase is done."""
         self._share = bar(done, total)
 
     def _tick(self) -> None:

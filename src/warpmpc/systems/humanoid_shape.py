@@ -190,7 +190,7 @@ def _contact_forces(here: _Node) -> list[_Rows]:
 
 
 def _torque_limits(here: _Node) -> list[_Rows]:
-    """Of gears, and of the voltage at the present rates: 36 rows."""
+    """Limits of the gears, and of the voltage at the present rates: 36 rows."""
     taken = SLOPE * here.dq[6:]
     return [
         _Rows.between(-TORQUES, here.torque, TORQUES),

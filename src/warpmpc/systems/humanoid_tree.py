@@ -28,9 +28,9 @@ class Joint:
     Attributes:
         parent: Joint before it, or `BASE`.
         axis: 0, 1 or 2 for x, y or z.
-        origin: In the frame of the parent.
+        origin: Origin of the joint in the frame of the parent.
         pitch: Fixed rotation about y before the joint.
-        mass: Of the link.
+        mass: Mass of the link.
         com: Its center, in the frame of the joint.
     """
 
@@ -145,7 +145,7 @@ class Contact:
     Attributes:
         joint: The link.
         offset: Point in its frame.
-        force: In the world.
+        force: Force in the world frame.
     """
 
     joint: int

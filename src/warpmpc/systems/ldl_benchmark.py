@@ -19,7 +19,7 @@ N_X, N_U, HORIZON = 12, 4, 24
 SIGMA, RHO = 1e-6, 0.1
 STATE_WEIGHT, TERMINAL_WEIGHT, INPUT_WEIGHT = 1.0, 5.0, 0.1
 SPREAD = 0.25  # of both factors: 1 + SPREAD N(0, 1) off the diagonal, U(1 -+ SPREAD) on it
-_CHUNK = 4096  # instances drawn at once; the numbers do not depend on it
+_CHUNK = 4096  # instances drawn at once; the values do not depend on it
 
 
 def _dynamics() -> sp.csr_matrix:
@@ -68,7 +68,7 @@ def sample(
 
     Args:
         batch: Number of instances.
-        seed: Of the values, ``1 + batch`` by default; right-hand sides take ``seed + 1000``.
+        seed: Seed of the values, ``1 + batch`` by default; right-hand sides take ``seed + 1000``.
         dtype: "float32" or "float64".
 
     Returns:
@@ -95,12 +95,12 @@ def sample_on_device(key: jax.Array, batch: int, dtype: str) -> tuple[jax.Array,
     """The same distribution drawn by JAX on its device, for batches too large for the host.
 
     Args:
-        key: Of `jax.random.key`.
+        key: A key of `jax.random.key`.
         batch: Number of instances.
         dtype: "float32" or "float64".
 
     Returns:
-        Values and right-hand sides as `sample` returns them (other numbers).
+        Values and right-hand sides as `sample` returns them (with other values).
     """
     _check_batch(batch)
     return _draw(key, batch, dtype)

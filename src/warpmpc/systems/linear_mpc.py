@@ -85,7 +85,7 @@ def dynamics() -> tuple[np.ndarray, np.ndarray]:
 
 @cache
 def build(horizon: int = HORIZON) -> LinearMPC:
-    """The QP with its numbers; do not write to its arrays."""
+    """The QP with its values; do not write to its arrays."""
     if horizon < 1:
         raise ProblemError(f"horizon must be at least 1, got {horizon}.")
     structure = patterns.linear(horizon)

@@ -1,4 +1,4 @@
-"""KKT structures of the benchmark problems: patterns and stage labels, no numbers.
+"""KKT structures of the benchmark problems: patterns and stage labels without values.
 
 Produces: `KKTStructure` for the linear MPC, its adjoint, the factorisation benchmark, cartpole and
 quadrotor (with and without obstacles).  SciPy only; the symbolic layer turns them into K.

@@ -55,8 +55,8 @@ def xdot(ops: Any, x: Sequence[Any], u: Sequence[Any], physics: Sequence[Any]) -
 
     Args:
         ops: Module with sin, cos and tan.
-        x: In the order of `STATES`.
-        u: In the order of `INPUTS`.
+        x: States in the order of `STATES`.
+        u: Inputs in the order of `INPUTS`.
         physics: Constants in the order of `PHYSICS`.
     """
     mass, gravity, inertia_xy, inertia_z, _, _, drag = physics

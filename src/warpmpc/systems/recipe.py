@@ -46,7 +46,7 @@ class Recipe:
 
     Attributes:
         name: Key in `warpmpc.systems.SYSTEMS`.
-        description: What the commands say about the system.
+        description: Texts and sizes for the commands.
         build: ``build(horizon, **options)``: the `OCP` or `MPCProblem`.
         sample: Draws initial states; see `System`.
         simulate: The plant; see `System`.
@@ -134,7 +134,7 @@ def check_options(name: str, make: Callable[..., System], options: Mapping[str, 
     Args:
         name: Key of the entry.
         make: The entry.
-        options: What it is to be called with.
+        options: Options that the entry is to be called with.
     """
     known = inspect.signature(make).parameters
     if any(one.kind is one.VAR_KEYWORD for one in known.values()):

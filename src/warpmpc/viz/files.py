@@ -36,7 +36,7 @@ def replaced(path: str | Path) -> Iterator[Path]:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raises if a file cannot be written, so that nobody learns it after the work.
+    """Raises if a file cannot be written, before the work is done.
 
     Args:
         path: The file; its folder is made if need be.

@@ -64,7 +64,7 @@ def write_scene(
     """Writes an animation of the whole simulation, or a figure of its end.
 
     Args:
-        scene: What to draw.
+        scene: The scene to draw.
         steps: The last step.
         dt: Time between two steps [s]; animations run in real time, short ones slower.
         path: The suffix decides.

@@ -45,11 +45,11 @@ class Panel:
     """One variable over the horizon.
 
     Attributes:
-        name: Of the variable.
-        rows: Where it stands in z, one per node.
+        name: Name of the variable.
+        rows: Rows of the variable in z, one per node.
         nodes: These nodes.
         lower: Its bounds at these nodes; NaN where there is none or none is known.
-        upper: Likewise.
+        upper: Upper bounds in the same form.
         held: Whether its value holds until the next node.
     """
 
@@ -85,10 +85,10 @@ def plot(
     not belong to pyplot.
 
     Args:
-        solution: Of `MPCSolver.solve` or `step`.
-        x0: What the solver got, as in `diagnose`.
-        params: What the solver got.
-        instances: How many are drawn; those that failed first.
+        solution: Result of `MPCSolver.solve` or `step`.
+        x0: Initial states that were given to the solver, as in `diagnose`.
+        params: Parameters that were given to the solver.
+        instances: Number of instances to draw; those that failed come first.
     """
     style.require_matplotlib()
     if instances < 1:

@@ -1,4 +1,4 @@
-"""Samples of a batch for checks on the host: which instances, their numbers, the worst of them."""
+"""Samples of a batch for checks on the host: which instances, their values, the worst of them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def rows_of(array: Any, instances: np.ndarray) -> np.ndarray:
     return np.asarray(array[instances]).astype(np.float64)
 
 
-def finite_max(numbers: Sequence[float]) -> float | None:
+def finite_max(values: Sequence[float]) -> float | None:
     """The largest number; None if there is none or one is not finite, since JSON has no NaN."""
-    return float(max(numbers)) if len(numbers) and np.isfinite(numbers).all() else None
+    return float(max(values)) if len(values) and np.isfinite(values).all() else None

@@ -60,7 +60,7 @@ def source_state() -> tuple[str | None, bool | None]:
     root = package.parents[1]
     top = _output(["git", "-C", str(root), "rev-parse", "--show-toplevel"])
     if top is None or Path(top).resolve() != root or package.parent.name != "src":
-        return None, None  # installed, possibly inside someone else's repository
+        return None, None  # installed, possibly inside another repository
     commit = _output(["git", "-C", str(root), "rev-parse", "HEAD"])
     changes = _output(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"])
     return commit, None if changes is None else bool(changes)
@@ -108,7 +108,7 @@ def _version(package: str, module: str) -> str | None:
 
 
 def _output(command: Sequence[str]) -> str | None:
-    """What a program prints, without surrounding blanks; None if it is missing or fails."""
+    """Output of a program without surrounding blanks; None if it is missing or fails."""
     try:
         run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
     except (OSError, subprocess.SubprocessError):

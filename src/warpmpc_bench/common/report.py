@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from warpmpc_bench.common.record import Row
@@ -32,6 +32,20 @@ def workload(row: Row) -> tuple[Any, ...]:
 def facts(title: str, rows: Mapping[str, str]) -> str:
     """A headline and one line for each fact, as demos and `warpmpc solve` print them."""
     return "\n".join([title, *(f"  {name:<13}{text}" for name, text in rows.items())])
+
+
+def status_note(names: Iterable[str], *, fixed: bool) -> str:
+    """What MAX_ITER means, as the end of a list of statuses; empty if there is none.
+
+    Args:
+        names: Statuses that occur.
+        fixed: Whether the settings fix the number of iterations.
+    """
+    if "MAX_ITER" not in names:
+        return ""
+    if fixed:
+        return "; MAX_ITER: all iterations were done, as the settings fix their number"
+    return "; MAX_ITER: not converged within the allowed iterations"
 
 
 def rate(per_s: float) -> str:

@@ -33,7 +33,7 @@ class Runner(ABC):
     """What the steps of one run share: the machine, the batch in memory, the rates to compare with.
 
     Attributes:
-        benchmark: Its name in the rows.
+        benchmark: Name of the benchmark in the rows.
         timings: Names of all timings that a row may have.
         references: Names of the field with a ratio of rates, and the baseline it refers to.
         details: Further fields of its rows; see `Measured.details`.
@@ -66,7 +66,7 @@ class Runner(ABC):
 
     @abstractmethod
     def label(self, step: Step) -> str:
-        """How a variant is called in a legend."""
+        """Name of a variant in a legend."""
 
     @abstractmethod
     def draw(self, step: Step, *, on_host: bool) -> Any:
@@ -101,7 +101,7 @@ class Runner(ABC):
             else:
                 measured = baseline.measure(case, self._repeats)
         except Exception as error:
-            # Neither someone else's package nor too little memory may end the run.
+            # An error of another package, or a lack of memory, must not end the run.
             if baseline is None and "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             return self._skeleton(step, f"failed: {type(error).__name__}: {error}"[:300])

@@ -32,12 +32,12 @@ class SolveOptions:
     Attributes:
         name: A key of `systems.SYSTEMS`.
         batch: Number of instances.
-        seed: Of the initial states; None: that of the benchmark.
+        seed: Seed of the initial states; None: that of the benchmark.
         x0: Initial state of a single instance; None: `batch` states drawn.
         mode: "converge" (until the optimality conditions hold) or "fixed" (as benchmarked).
         horizon: None: that of the benchmark.
         dtype: "float32" or "float64".
-        engine: Of the QPs.
+        engine: Engine of the QPs.
         device: A JAX device.
         record: Whether to keep the history of all iterations.
     """
@@ -81,15 +81,15 @@ class SolvedBatch:
     """A batch of solutions.
 
     Attributes:
-        options: What was asked for.
-        system: That was solved.
-        engine: Which engine was chosen.
-        device: Where.
+        options: Options of the run.
+        system: System that was solved.
+        engine: Name of the chosen engine.
+        device: Name of the device.
         x0: Initial states.
         solution: Arrays on the device.
-        diagnosis: What became of the instances.
-        compile_s: From the problem to a compiled program.
-        run_s: Of one solve of the batch.
+        diagnosis: Outcome of every instance.
+        compile_s: Seconds from the problem to a compiled program.
+        run_s: Seconds of one solve of the batch.
     """
 
     options: SolveOptions
@@ -113,8 +113,8 @@ def solve_once(options: SolveOptions, watcher: Watcher) -> SolvedBatch:
     """Compiles, solves, times and diagnoses.
 
     Args:
-        options: What to solve.
-        watcher: Told about the phases.
+        options: Options of the run.
+        watcher: Receives the progress.
     """
     device = options.device or jax.devices()[0]
     watcher.phase("differentiating and analysing the problem")

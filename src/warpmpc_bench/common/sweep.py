@@ -99,7 +99,7 @@ def steps_of(sweep: Sweep, variants: Mapping[str, Sequence[int]]) -> list[Step]:
     """All rows of a run: solvers on the host first (others are compared with them), then by batch.
 
     Args:
-        sweep: What to measure.
+        sweep: Settings of the benchmark.
         variants: Batch sizes of each variant.
     """
     wanted = sweep.wanted_baselines

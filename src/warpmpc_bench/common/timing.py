@@ -59,11 +59,11 @@ class Measured:
 
     Attributes:
         times: Timing by name: "factor", "solve", ...
-        settings: What was run.
-        accuracy: Of the same run's solutions.
+        settings: Settings of the run.
+        accuracy: Accuracy of the solutions of the same run.
         bytes_counted: Least traffic of one unit, by name of the timing; empty if not known.
         memory: Most bytes that live at once, and bytes of the data themselves.
-        units: Of work per instance and call: what rates count.
+        units: Units of work per instance and call, which the rates count.
         details: Further fields of the row.
     """
 
@@ -102,8 +102,8 @@ def build(
     """Compiles a function for these arguments and calls it once; returns its result, too.
 
     Args:
-        function: What to compile.
-        args: Of the call.
+        function: Function to compile.
+        args: Arguments of the call.
         donated: Whether the function takes over the memory of all of them.
     """
     start = time.perf_counter()
@@ -137,7 +137,7 @@ def measure(
     """Times a call that has run before; results are waited for.
 
     Args:
-        call: What to run; JAX arrays in its result are waited for.
+        call: Function to time; JAX arrays in its result are waited for.
         args: Handed to it.
         repeats: Number of timings, fewer where they would exceed `budget_s`.
         first_call_s: Passed on to the result.

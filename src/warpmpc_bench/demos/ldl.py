@@ -24,7 +24,7 @@ from warpmpc_bench.ldl.variants import build_solver
 
 DTYPE = "float32"
 CHECKED = 1024  # instances whose residual is computed, at most
-SMALLEST_BATCH = 4  # two broken instances and somebody beside them
+SMALLEST_BATCH = 4  # two broken instances with others beside them
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class DemoResult:
 
     Attributes:
         batch: Number of systems.
-        device: Where they were solved.
+        device: Name of the device.
         solver: The solver, for its dimensions.
         status: `FactorStatus` per instance of the batch with two broken matrices.
         broken: Instances that were broken on purpose.

@@ -27,13 +27,13 @@ DTYPE = "float32"
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """What to run.
+    """Options of a run.
 
     Attributes:
         name: A key of `warpmpc.systems.SYSTEMS`.
         batch: Number of instances.
         steps: Solves; None: those of the system.
-        seed: Of the initial states; None: that of the benchmark.
+        seed: Seed of the initial states; None: that of the benchmark.
         device: A JAX device; None: the first one.
     """
 
@@ -61,17 +61,17 @@ class LoopDemo:
     """A batch of closed loops.
 
     Attributes:
-        options: What was asked for.
-        system: Of the loops.
-        device: Where they ran.
-        engine: Which engine was chosen.
+        options: Options of the run.
+        system: System of the loops.
+        device: Name of the device.
+        engine: Name of the chosen engine.
         x: States ``[batch, steps + 1, n_x]``.
         u: Inputs ``[batch, steps, n_u]``.
-        metrics: Of the system, one value per instance.
+        metrics: Metrics of the system, one value per instance.
         statuses: Share of all solves per outcome.
         iterations: SQP iterations of all solves together.
-        compile_s: From the problem to the first result.
-        run_s: Of all steps.
+        compile_s: Seconds from the problem to the first result.
+        run_s: Seconds of all steps.
     """
 
     options: LoopOptions
@@ -114,14 +114,14 @@ class LoopDemo:
 
 
 class Watcher(Protocol):
-    """What is told how far the work has come."""
+    """Receives the progress of the work."""
 
     def phase(self, text: str) -> None:
         """Begins a phase."""
         ...
 
     def report(self, done: int, total: int) -> None:
-        """So much of the phase is done."""
+        """Reports how much of the phase is done."""
         ...
 
 
@@ -129,8 +129,8 @@ def run_demo(options: LoopOptions, watcher: Watcher) -> LoopDemo:
     """Compiles the solver, then simulates all instances in closed loop.
 
     Args:
-        options: What to run.
-        watcher: Told about the phases.
+        options: Options of the run.
+        watcher: Receives the progress.
     """
     device = options.device or jax.devices()[0]
     with jax.default_device(device):
@@ -165,7 +165,7 @@ def run_demo(options: LoopOptions, watcher: Watcher) -> LoopDemo:
 
 
 def device_name(device: Any) -> str:
-    """How a summary calls it; JAX knows no more of a CPU than that it is one."""
+    """Name of a device in a summary; JAX does not know the model of a CPU."""
     if device.platform != "cpu":
         return device.device_kind
     cores = len(os.sched_getaffinity(0))

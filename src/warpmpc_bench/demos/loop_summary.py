@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def format_demo(loop: LoopDemo) -> str:
     """The result as text."""
-    from warpmpc_bench.common.report import facts, rate
+    from warpmpc_bench.common.report import facts, rate, status_note
 
     problem, settings, metrics = loop.system.problem, loop.system.settings, loop.metrics
     statuses = ", ".join(f"{_share(share)} {name}" for name, share in loop.statuses.items())
@@ -27,7 +27,7 @@ def format_demo(loop: LoopDemo) -> str:
         "violations": f"{metrics['satisfied'].mean():.1%} keep all state constraints; worst "
         f"violation {metrics['violation'].max():.2g}, worst input excess "
         f"{metrics['input_excess'].max():.2g}",
-        "solves": f"{statuses}{_explained(loop)}",
+        "solves": f"{statuses}{status_note(loop.statuses, fixed=settings.mode == 'fixed')}",
         "verdict": "as it should be" if loop.correct else "WRONG RESULT",
     }
     title = f"{loop.options.batch} x {loop.options.name} in closed loop on {loop.device}"
@@ -36,13 +36,6 @@ def format_demo(loop: LoopDemo) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _explained(loop: LoopDemo) -> str:
-    """Explains MAX_ITER, which is no failure where the number of iterations is fixed."""
-    if "MAX_ITER" not in loop.statuses:
-        return ""
-    return "; MAX_ITER: all iterations were done, as the settings fix their number"
 
 
 def _share(share: float) -> str:

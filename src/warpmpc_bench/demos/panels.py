@@ -31,9 +31,9 @@ class LoopScene(ABC):
     """Figure, headline, a counter of instances that are where they should be, and traces.
 
     Attributes:
-        figure: Of the scene.
-        axes: Of the picture.
-        loop: What is shown.
+        figure: Figure of the scene.
+        axes: Axes of the picture.
+        loop: The closed loops that are shown.
         drawn: Instances that are drawn.
         colors: One for each of them.
     """
@@ -117,7 +117,7 @@ class Traces:
         """Draws nothing yet.
 
         Args:
-            axes: Where.
+            axes: Axes to draw into.
             values: ``[instances, times]``.
             dt: Time between two values.
             colors: One per instance.

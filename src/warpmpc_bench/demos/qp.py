@@ -19,8 +19,8 @@ from warpmpc.systems import linear_mpc
 from warpmpc_bench.common.timing import Timing, build, measure
 
 DTYPE = "float32"
-SMALLEST_BATCH = 4  # two hopeless instances and somebody beside them
-# Inside the bounds on the angles, so that everybody else can be solved.
+SMALLEST_BATCH = 4  # two hopeless instances with others beside them
+# Inside the bounds on the angles, so that all other instances can be solved.
 SPREAD = np.array([0.1, 0.1, 0.3, 1, 1, 0.3, 0.1, 0.1, 0.1, 0.3, 0.3, 0.3])
 SLACK = 2.0  # residuals are checked in float64, the solver stopped in float32
 
@@ -31,15 +31,15 @@ class QPDemoResult:
 
     Attributes:
         batch: Number of QPs.
-        device: Where they were solved.
-        engine: Which engine was chosen.
+        device: Name of the device.
+        engine: Name of the chosen engine.
         status: `Status` per instance, two of them hopeless on purpose.
         planted: These instances and what they should be reported as.
         unharmed: Whether all other solutions are bit for bit those of the intact batch.
-        iterations: Of the intact batch.
+        iterations: Iterations of the intact batch.
         excess: Largest of both residuals over its tolerance, in float64; at most 1 if met exactly.
         x: Solutions of the intact batch.
-        time: Of the intact batch.
+        time: Timing of the intact batch.
     """
 
     batch: int
@@ -109,7 +109,7 @@ def _excess(
     solution: QPSolution,
     settings: ADMMSettings,
 ) -> np.ndarray:
-    """Residuals over their tolerances, from the numbers on the device, in float64."""
+    """Residuals over their tolerances, from the values on the device, in float64."""
     x, y = (np.asarray(array, dtype=np.float64).T for array in (solution.x, solution.y))
     A, P, q = problem.A, problem.P, problem.q[:, None]
     Ax, Px, ATy = A @ x, P @ x, A.T @ y

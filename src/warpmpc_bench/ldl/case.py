@@ -35,7 +35,7 @@ class Accuracy:
         difference: Largest ``||x - x_ref|| / ||x_ref||`` to QDLDL in float64; None without QDLDL.
         checked: Number of instances checked, first and last among them.
         failed: Number of instances of the whole batch whose status is not OK.
-        limit: What `residual` may be.
+        limit: Largest allowed `residual`.
     """
 
     residual: float | None
@@ -51,7 +51,7 @@ class Accuracy:
 
 
 class Case:
-    """A batch with its numbers on the device, or on the host for solvers that run there."""
+    """A batch with its values on the device, or on the host for solvers that run there."""
 
     def __init__(self, batch: int, dtype: str, *, on_host: bool = False):
         """Draws the batch; large ones on the device itself."""
@@ -73,7 +73,7 @@ class Case:
 
     @cached_property
     def matrices(self) -> list[sp.csc_matrix]:
-        """Upper triangles of the checked instances in float64, from the numbers on the device."""
+        """Upper triangles of the checked instances in float64, from the values on the device."""
         return upper_matrices(rows_of(self.K_vals, self.instances))
 
     @cached_property

@@ -41,8 +41,8 @@ class MPCAccuracy:
 
     Attributes:
         correct: Whether the row may be shown.
-        failed: Which checks failed, by the names of `limits`.
-        limits: Of all checks.
+        failed: Names of the checks that failed.
+        limits: Limits of all checks.
         loop: Figures of the whole measured loop; see `figures`.
         control: Deviation of applied controls from float64; see `deviation`.
         sample: Full-length loops of a sample: "size", "steps", "here" (this solver) and "float64",
@@ -120,7 +120,7 @@ class Reference:
 
     Attributes:
         system: One of its own: JAX does not like one object in both of its modes.
-        solver: Of closed loops.
+        solver: Solver of the closed loops.
     """
 
     def __init__(self, setup: MPCSetup):
@@ -225,7 +225,7 @@ def judge(
         loop: The whole batch.
         where: Instances whose starts were kept.
         key: Variant, setup and dtype.
-        size: Of the sample of full-length loops.
+        size: Size of the sample of full-length loops.
         full_loops: Whether to run that sample.
     """
     _, setup, dtype = key

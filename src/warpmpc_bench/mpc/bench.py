@@ -24,7 +24,7 @@ from warpmpc_bench.mpc.measure import MPCCase, measure_variant
 from warpmpc_bench.mpc.setup import MPCSetup
 from warpmpc_bench.mpc.variants import DEFAULT, VARIANTS, build_solver
 
-# Of the state of all instances: how many may live at once; on chip, results replace their start.
+# Copies of the state of all instances that may live at once; on chip, results replace their start.
 _COPIES, _COPIES_ONCHIP = 4, 2
 
 
@@ -34,11 +34,11 @@ class MPCBenchSettings(Sweep):
 
     Attributes:
         system: A key of `systems.SYSTEMS`.
-        steps: Of the measured closed loop; None: those of the system.
+        steps: Steps of the measured closed loop; None: those of the system.
         horizon: None: that of the benchmark.
         sqp_iter: SQP iterations per solve; None: as benchmarked.
         admm_iter: ADMM iterations per QP; None: as benchmarked.
-        sample: Instances that are checked against float64.
+        sample: Number of instances that are checked against float64.
         cold: Whether kernels are built as on a new machine, without any cache.
         profile: Whether to measure phases.
         full_loops: Whether to run a sample of full-length loops, here and in float64.

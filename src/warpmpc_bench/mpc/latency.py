@@ -43,7 +43,7 @@ def latency(built: Built, x0: jax.Array, step_s: float, phases: Row | None) -> R
         built: The solver.
         x0: Initial states ``[batch, n_x]``.
         step_s: Seconds of one step of the measured loop.
-        phases: Of the row, if they were measured.
+        phases: Phases of the row, if they were measured.
 
     Returns:
         "step_ms" (a step of the measured loop, plant included, without the host in between),

@@ -34,7 +34,7 @@ class MeasuredLoop:
     """A closed loop.
 
     Attributes:
-        rollout: Of the whole batch, with the residuals of its QPs.
+        rollout: Closed loops of the whole batch, with the residuals of its QPs.
         starts: States and warm starts of some instances before the steps `checked_steps`,
             ``[instances, steps, ...]`` each.
     """

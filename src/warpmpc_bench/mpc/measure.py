@@ -52,7 +52,7 @@ class MPCCase:
         """Draws with the seed of the benchmark.
 
         Args:
-            setup: What is solved.
+            setup: System and sizes.
             batch: Number of instances.
             dtype: "float32" or "float64".
             steps: None: those of the system.
@@ -80,7 +80,7 @@ def measure_variant(
     """Measures one closed loop.
 
     Args:
-        name: Of the variant.
+        name: Name of the variant.
         case: Initial states.
         repeats: Timings per median.
         cold: Whether kernels are built without any cache.
@@ -165,8 +165,8 @@ def profiled_steps(steps: int, step_s: float) -> int:
     neither must a share of a few steps.
 
     Args:
-        steps: Of the loop.
-        step_s: Seconds of one of them.
+        steps: Steps of the loop.
+        step_s: Seconds of one step.
     """
     return max(PROFILED_STEPS, min(math.ceil(PROFILED_S / step_s), steps // 8))
 
@@ -192,7 +192,7 @@ def _phases(built: Built, whole: CompiledProgram, case: MPCCase, loop: MeasuredL
 
 
 def _cycles(built: Built, state: tuple[Any, ...]) -> dict[str, float] | None:
-    """Of the phases inside a launch, if a solve is one."""
+    """Cycles of the phases inside a launch, if a solve is a single launch."""
     return built.solver.phase_cycles(*state) if built.solver.engine == "onchip" else None
 
 

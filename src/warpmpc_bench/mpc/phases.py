@@ -54,7 +54,7 @@ def measure_phases(program: CompiledProgram, args: Sequence[Any], iterations: in
 
     Args:
         program: Compiled, and called before.
-        args: Of the call.
+        args: Arguments of the call.
         iterations: SQP iterations of one call, over all of its steps.
 
     Returns:
@@ -149,8 +149,8 @@ def split_launch(row: Row, cycles: dict[str, float]) -> Row:
     """Phases where a whole solve is one launch: by the cycles that were counted inside it.
 
     Args:
-        row: Of `measure_phases`, which knows the launch as a part of the rest.
-        cycles: By name of the phase inside the launch; all zero where nothing could be counted.
+        row: Result of `measure_phases`, which knows the launch as a part of the rest.
+        cycles: Cycles by phase inside the launch; all zero where nothing could be counted.
     """
     launch, total = row["kernels"].get(ONCHIP, [0, 0.0])[1], sum(cycles.values())
     if not total:

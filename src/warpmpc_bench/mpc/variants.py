@@ -26,11 +26,11 @@ class Variant:
     """One way to run the solver.
 
     Attributes:
-        label: How it is called in a legend.
+        label: Name in a legend.
         subject: What it varies: "engine", "fusion", "code", "registers", "sides" or
             "prefetch".
-        options: Of `MPCSolver`.
-        settings: Of its `SQPSettings`, in place of the system's.
+        options: Options of `MPCSolver`.
+        settings: Fields of `SQPSettings` that differ from the settings of the system.
     """
 
     label: str
@@ -76,8 +76,8 @@ def build_solver(name: str, setup: MPCSetup, dtype: str) -> Built:
     """The solver of a variant, built once; no kernel is compiled yet.
 
     Args:
-        name: Of the variant.
-        setup: What is solved.
+        name: Name of the variant.
+        setup: System and sizes.
         dtype: "float32" or "float64".
     """
     begin = time.perf_counter()

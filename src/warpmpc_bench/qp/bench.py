@@ -34,7 +34,7 @@ class QPBenchSettings(Sweep):
 
     Attributes:
         gradients: Whether to measure gradients, too, for the engines that have them.
-        horizon: Of the MPC.
+        horizon: Horizon of the MPC.
     """
 
     choices: ClassVar[tuple[str, ...]] = ENGINE_NAMES

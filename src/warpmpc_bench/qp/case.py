@@ -39,10 +39,10 @@ class QPAccuracy:
     """How well a batch was solved.
 
     Attributes:
-        against: What it is compared with.
+        against: Name of the reference.
         differences: Largest deviation of the checked instances, by what is compared; None if one
             is not finite.  x, y and gradients are relative to the largest entry of the reference.
-        limits: What they may be; without a limit a deviation is told but decides nothing.
+        limits: Largest allowed deviations; one without a limit is reported but decides nothing.
         checked: Number of instances checked, first and last among them.
         failed: Instances of the whole batch without a finite solution.
     """
@@ -62,7 +62,7 @@ class QPAccuracy:
 
 
 class QPCase:
-    """A batch with its numbers on the device, or on the host for solvers that run there."""
+    """A batch with its values on the device, or on the host for solvers that run there."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class QPCase:
         Args:
             batch: Number of instances.
             dtype: "float32" or "float64".
-            horizon: Of the MPC.
+            horizon: Horizon of the MPC.
             gradient: Whether the batch is that of the gradient benchmark (another seed).
             on_host: NumPy arrays instead of device arrays.
         """
@@ -99,7 +99,7 @@ class QPCase:
 
     @cached_property
     def cotangents(self) -> tuple[Any, Any]:
-        """Of x and y, for gradients."""
+        """Cotangents of x and y, for gradients."""
         x_bar, y_bar = linear_mpc.sample_cotangents(self.batch, self.horizon)
         return tuple(self._xp.asarray(bar, dtype=self.dtype) for bar in (x_bar, y_bar))  # pyright: ignore[reportReturnType]
 
@@ -110,7 +110,7 @@ class QPCase:
 
     @cached_property
     def instances(self) -> list[Instance]:
-        """The checked instances in float64, from the numbers on the device."""
+        """The checked instances in float64, from the values on the device."""
         rows = (rows_of(array, self.chosen) for array in self.args)
         P, A = self.problem.P, self.problem.A
         return [

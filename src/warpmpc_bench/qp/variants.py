@@ -30,8 +30,8 @@ class Variant:
     """One way to run the solver.
 
     Attributes:
-        label: How it is called in a legend.
-        engine: Of `QPSolver`.
+        label: Name in a legend.
+        engine: Engine of `QPSolver`.
         gradient: Method of `ADMMSettings.sensitivity`; None: solutions only.
         largest: Largest batch worth measuring, by JAX platform.
         limit: Largest deviation of iterates, for an engine that is inexact on purpose.

@@ -27,7 +27,7 @@ class Accuracy:
     Attributes:
         difference: Largest ``||s - s_CasADi|| / ||s_CasADi||`` (max norm) of the checked instances.
         checked: Number of instances checked, first and last among them.
-        limit: What `difference` may be.
+        limit: Largest allowed `difference`.
     """
 
     difference: float | None
@@ -60,7 +60,7 @@ class Case:
 
     @cached_property
     def _checked(self) -> tuple[np.ndarray, np.ndarray]:
-        """Instances, and CasADi's results for the numbers that were handed over."""
+        """Instances, and CasADi's results for the given values."""
         instances = spread(self.batch, CHECKED)
         x, u = (rows_of(array, instances) for array in self.arguments)
         return instances, evaluate(self.function, x, u)

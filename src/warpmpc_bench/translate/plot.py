@@ -40,7 +40,7 @@ def plot_file(source: str | Path, target: str | Path) -> Path:
 def latest(rows: Sequence[Row]) -> list[Row]:
     """Usable rows of the device measured last, the last ones of equal cases.
 
-    Of several batches the largest counts, which is where emitters differ in more than overhead.
+    The largest of several batches counts, where emitters differ in more than overhead.
     """
     good = usable(rows)
     newest = {
