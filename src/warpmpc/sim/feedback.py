@@ -1,6 +1,7 @@
-"""Controllers with a state of their own in closed loop: networks, mixtures, or an MPC behind them.
+"""Controllers with a state of their own in closed loop: networks, mixtures, or wrapped solvers.
 
-Reads: a controller that answers `act(x, memory)`.  Produces: what `ClosedLoop` calls of a solver.
+Reads: a controller with `act(x, memory)`.  Produces: the interface of a solver that `ClosedLoop`
+calls.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from warpmpc.sim.closed_loop import call
 
 @runtime_checkable
 class Feedback(Protocol):
-    """What `rollout` needs to drive a plant with something that is no `MPCSolver`.
+    """The interface of a controller that `rollout` takes in place of an `MPCSolver`.
 
-    `memory` is any pytree of arrays ``[batch, n]``, an empty tuple included.  What a controller
-    wants recorded, it keeps there by name: ``rollout(..., record=("label",))`` finds the entry
-    "label" of a dictionary.  Names that a `Rollout` has, such as "theta", are taken.
+    `memory` is any pytree of arrays ``[batch, n]``, an empty tuple included.  If it is a dict,
+    ``rollout(..., record=("label",))`` records its entry "label".  Names of attributes of a
+    `Rollout`, such as "theta", are not available for such entries.
 
-    Both methods may name one more argument `params`: the argument `params` of `rollout`, so that
-    new weights of a network do not compile a new program.
+    Both methods may have one more argument `params`, which gets the argument `params` of `rollout`.
+    With it, new weights of a network do not compile a new program.
     """
 
     dtype: str
@@ -51,7 +52,7 @@ class FeedbackMemory:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What one call of a controller says, with the attributes of a `Solution` that loops record."""
+    """The result of one call of a controller, with the attributes of a `Solution` in a loop."""
 
     u: jax.Array
     warm_start: FeedbackMemory
@@ -79,11 +80,11 @@ class FeedbackSolver:
 
     @property
     def dtype(self) -> str:
-        """Of states and inputs."""
+        """Type of states and inputs."""
         return self.controller.dtype
 
     def z_guess(self, x0: jax.Array, params: Any) -> tuple[jax.Array, Any]:
-        """What the first memory depends on."""
+        """The initial states and parameters, on which the first memory depends."""
         return x0, params
 
     def cold_start(self, z: tuple[jax.Array, Any]) -> FeedbackMemory:
@@ -103,7 +104,7 @@ class FeedbackSolver:
         return warm_start
 
     def solve(self, x0: jax.Array, params: Any, warm_start: FeedbackMemory) -> Answer:
-        """Asks the controller."""
+        """Calls the controller once."""
         answer = call(self.controller.act, x0, warm_start.own, params=params)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise ProblemError("act must return two things: inputs [batch, n_u] and the memory.")
@@ -133,7 +134,7 @@ class FeedbackSolver:
 
 
 def as_solver(solver: Any, method: str = "solve") -> Any:
-    """A controller as a solver; solvers stay as they are."""
+    """Wraps a controller as a solver; a solver is returned unchanged."""
     if hasattr(solver, "solve"):
         return solver
     if isinstance(solver, Feedback):
