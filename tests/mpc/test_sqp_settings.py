@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from warpmpc import ADMMSettings, LineSearchSettings, SettingsError, SQPSettings
+from warpmpc import ADMMSettings, LineSearchSettings, MPCSolver, SettingsError, SQPSettings
 from warpmpc.mpc.line_search import Trial, choose
 from warpmpc.mpc.stage_evaluation import Evaluation
+from warpmpc.systems import pendulum
 
 BOTH = [LineSearchSettings, SQPSettings]
 POSITIVE_OR_NONE = ("a positive finite number, or None", [0, -1e-3], True)
@@ -123,7 +124,7 @@ class TestDefaultsByMode:
         line_search = settings.line_search
         assert (line_search.theta_max, line_search.gamma, line_search.armijo) == (1e-1, 1e-3, 1e-4)
         assert (line_search.decay, line_search.scale, line_search.kind) == (0.5, 0.1, "filter")
-        assert settings.qp_settings("float64") == ADMMSettings()
+        assert settings.qp_settings("float64") == ADMMSettings(eps_abs=1e-3, eps_rel=1e-3)
 
     def test_convergent_mode(self):
         settings = SQPSettings()
@@ -145,8 +146,19 @@ class TestDefaultsByMode:
             qp, kkt = settings.qp_settings(dtype), settings.tolerances(dtype).kkt
             assert qp.eps_abs < kkt
             assert qp.eps_rel < kkt
-        own = ADMMSettings(eps_abs=0.5)
-        assert SQPSettings(qp=own).qp_settings("float64") is own
+        own = ADMMSettings(eps_abs=0.5, eps_rel=0.25)
+        assert SQPSettings(qp=own).qp_settings("float64") == own
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_other_settings_of_the_qps_leave_their_tolerances(self, dtype):
+        """A larger number of iterations once loosened them to 1e-3."""
+        found = SQPSettings(qp=ADMMSettings(max_iter=10_000), tol_kkt=1e-5).qp_settings(dtype)
+        default = SQPSettings(tol_kkt=1e-5).qp_settings(dtype)
+        assert (found.eps_abs, found.eps_rel) == (default.eps_abs, default.eps_rel)
+        assert found.eps_abs == pytest.approx(1e-6)
+        assert found.max_iter == 10_000
+        one = SQPSettings(qp=ADMMSettings(eps_rel=0.5)).qp_settings(dtype)
+        assert (one.eps_abs, one.eps_rel) == (SQPSettings().qp_settings(dtype).eps_abs, 0.5)
 
     @pytest.mark.parametrize("mode", ["converge", "fixed"])
     def test_what_is_given_is_used(self, mode):
@@ -216,3 +228,24 @@ class TestEffect:
         there = evaluation(rng.normal(size=shape)[:steps], 10 ** rng.uniform(-3, 1, shape)[:steps])
         slope, weight = -rng.exponential(size=shape[1:]), rng.exponential(size=shape[1:])
         return Trial(here, there, jnp.asarray(slope)[None], jnp.asarray(weight)[None])
+
+
+class TestPresets:
+    def test_real_time(self):
+        """Fixed numbers of iterations that the fast engines take."""
+        settings = SQPSettings.real_time(sqp=2, admm=30)
+        assert (settings.mode, settings.max_iter) == ("fixed", 2)
+        assert settings.qp_settings("float32").max_iter == 30
+        assert MPCSolver(pendulum.build(5), settings, engine="onchip").engine == "onchip"
+        MPCSolver(pendulum.build(5), replace(settings, fused=True))
+        with pytest.raises(SettingsError, match="QPs are scaled"):
+            MPCSolver(pendulum.build(5), SQPSettings(mode="fixed", fused=True))
+
+    def test_accurate(self):
+        """Tolerances are those of the dtype."""
+        settings, default = SQPSettings.accurate(), SQPSettings()
+        assert settings.converges
+        assert settings.tolerances("float64") == default.tolerances("float64")
+        found, usual = (s.qp_settings("float64") for s in (settings, default))
+        assert found.eps_abs == usual.eps_abs
+        assert found.max_iter > usual.max_iter

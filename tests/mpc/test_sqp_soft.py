@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import casadi as ca
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from mpc_cases import WholeProblem
 from sqp_cases import soft_arm
 
-from warpmpc import ADMMSettings, MPCSolver, MPCStatus, SQPSettings
+from warpmpc import OCP, ADMMSettings, MPCSolver, MPCStatus, Soft, SQPSettings
 
 pytestmark = pytest.mark.oracle
 BATCH = 8
@@ -145,3 +147,38 @@ def test_sloppy_quadratic_programs_never_pass_for_solved(problem, wanted):
     assert claimed.any()
     assert not claimed.all()
     np.testing.assert_allclose(solution.z[claimed], z[claimed], rtol=0, atol=1e-4)
+
+
+def limited(soft=None):
+    """A body whose speed is limited; it starts fast enough to reach the limit."""
+    x, u, pen = ca.SX.sym("x", 2), ca.SX.sym("u"), ca.SX.sym("pen")
+    ocp = OCP(x, u, {"pen": pen}, horizon=6, dt=0.3)
+    ocp.set_dynamics(ca.vertcat(x[1], ca.sin(x[0]) + u), integrator="euler")
+    ocp.add_cost(x[0] ** 2 + 0.1 * u**2)
+    ocp.add_cost(5 * x[0] ** 2 + x[1] ** 2, at="terminal")
+    penalty = {"soft": soft(pen)} if soft else {}
+    ocp.subject_to(-0.3, x[1], 0.3, at=range(1, 7), name="speed", **penalty)
+    return ocp
+
+
+@pytest.mark.parametrize("engine", ["staged", "sparse"])
+@pytest.mark.parametrize("quadratic", [0.0, 3.0])
+def test_an_infinite_penalty_that_is_a_parameter_is_a_hard_bound(engine, quadratic):
+    """Also beside instances whose penalty is finite."""
+    starts = np.random.default_rng(1).uniform([-0.6, -0.2], [0.6, 0.2], (4, 2))
+    x0 = np.repeat(starts, 2, axis=0)
+    pen = np.where(np.arange(8) % 2, np.inf, 0.05)[:, None]
+    solver = MPCSolver(limited(lambda p: Soft(p, quadratic)), dtype="float64", engine=engine)
+    found = solver.solve(x0, {"pen": pen})
+    other = MPCSolver(limited(), dtype="float64", engine=engine)
+    wanted = other.solve(x0, {"pen": np.zeros_like(pen)})
+    hard = np.isinf(pen[:, 0])
+    np.testing.assert_array_equal(found.status, MPCStatus.CONVERGED)
+    np.testing.assert_allclose(found.z[hard], wanted.z[hard], atol=1e-5)
+    np.testing.assert_allclose(found.cost[hard], wanted.cost[hard], atol=1e-6)
+    assert np.abs(found.x[hard, 1:, 1]).max() == pytest.approx(0.3, abs=1e-5)
+    assert np.abs(found.x[~hard, 1:, 1]).max() > 0.305
+    slope = jax.grad(lambda x: solver.solve(x, {"pen": pen}).cost.sum())(jnp.asarray(x0))
+    assert np.all(np.isfinite(slope))
+    jumped = solver.step(np.full((8, solver.problem.n_vars), 0.7), {"pen": pen}, x0=x0)[0]
+    assert np.all(np.isfinite(jumped.cost))

@@ -158,10 +158,8 @@ class TestData:
 # What each setting is called when it is refused, and values of the right type out of its range.
 REALS = {
     **dict.fromkeys(("rho", "rho_equality", "sigma"), ("a positive finite number", [0.0, -1, 0])),
-    **dict.fromkeys(
-        ("eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf"),
-        ("a finite number, at least 0", [-1e-3, -1]),
-    ),
+    **dict.fromkeys(("eps_prim_inf", "eps_dual_inf"), ("a finite number, at least 0", [-1e-3, -1])),
+    **dict.fromkeys(("eps_abs", "eps_rel"), ("a finite number, at least 0, or None", [-1e-3, -1])),
     "relaxation": ("a number between 0 and 2", [0, 2, 2.0, -0.5]),
     "adaptive_rho_tolerance": ("a finite number, at least 1", [0.5, 0]),
 }
@@ -178,7 +176,8 @@ NO_INTEGERS = [*NO_NUMBERS, 1.0, 2.5, np.float64(1)]
 
 def refusals():
     for name, (what, values) in REALS.items():
-        yield from ((name, what, value) for value in [*values, *NO_NUMBERS])
+        wrong = [v for v in NO_NUMBERS if not (what.endswith("or None") and v is None)]
+        yield from ((name, what, value) for value in [*values, *wrong])
     for name, (what, values) in COUNTS.items():
         wrong = [v for v in NO_INTEGERS if not (name == "max_batch" and v is None)]
         yield from ((name, what, value) for value in [*values, *wrong])
@@ -226,7 +225,10 @@ class TestSettings:
         """Apart from the adaptation of rho, which OSQP ties to time."""
         settings = ADMMSettings()
         assert (settings.rho, settings.sigma, settings.relaxation) == (0.1, 1e-6, 1.6)
-        assert (settings.eps_abs, settings.eps_rel) == (1e-3, 1e-3)
+        resolved = settings.resolved()
+        assert (settings.eps_abs, settings.eps_rel) == (None, None)
+        assert (resolved.eps_abs, resolved.eps_rel) == (1e-3, 1e-3)
+        assert settings.absolute_tolerance == settings.relative_tolerance == 1e-3
         assert (settings.eps_prim_inf, settings.eps_dual_inf) == (1e-4, 1e-4)
         assert (settings.max_iter, settings.check_every, settings.scaling) == (4000, 25, 10)
 

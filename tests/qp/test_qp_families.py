@@ -35,7 +35,7 @@ def test_default_settings(name):
     """Large where the table has a large size."""
     size, density = LARGE.get(name, SMALL[name])
     given = family(name, size, 5, density)
-    settings = ADMMSettings()
+    settings = ADMMSettings().resolved()
     solution = solver_for(given, settings).solve(*given.args)
     for b, qp in enumerate(given.instances):
         assert osqp_solve(qp).status == Status.SOLVED == solution.status[b]

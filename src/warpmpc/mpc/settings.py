@@ -117,8 +117,8 @@ class SQPSettings:
             eigenvalues become zero) or "gershgorin" (diagonals grow).
         regularization: Added to the diagonal of the Hessian (Levenberg).
         line_search: Of the step length.
-        qp: Of the quadratic programs.  None: the defaults of `ADMMSettings`, with a tenth of
-            `tol_kkt` as tolerances if the iteration runs until it converges.
+        qp: Of the quadratic programs.  None: the defaults of `ADMMSettings`.  Tolerances that are
+            not given are a tenth of `tol_kkt` if the iteration runs until it converges.
         qp_start: Where the ADMM iteration of a QP starts: "last" (direction, s and multipliers of
             the QP before, as published) or "multipliers" (zero, with the multipliers before: after
             a full step the next direction is small).  None: last with a fixed number of
@@ -170,6 +170,24 @@ class SQPSettings:
         """Whether the number of iterations depends on the instance."""
         return self.mode == "converge"
 
+    @classmethod
+    def real_time(cls, sqp: int = 1, admm: int = 25) -> SQPSettings:
+        """Settings for control loops: fixed numbers of iterations, on the fastest engines.
+
+        Nothing is tested in between, so that the time of a solve does not depend on the data.
+
+        Args:
+            sqp: SQP iterations per solve.
+            admm: ADMM iterations per QP.
+        """
+        qp = ADMMSettings(max_iter=admm, check_every=0, adaptive_rho_every=0, scaling=0)
+        return cls(mode="fixed", max_iter=sqp, qp=qp)
+
+    @classmethod
+    def accurate(cls) -> SQPSettings:
+        """Settings for solutions that are kept: many iterations until the problem converges."""
+        return cls(max_iter=200, qp=ADMMSettings(max_iter=20_000))
+
     def tolerances(self, dtype: str) -> Tolerances:
         """The tolerances, those of the dtype where none are given."""
         default = DEFAULT_TOLERANCES[dtype]
@@ -181,12 +199,10 @@ class SQPSettings:
 
     def qp_settings(self, dtype: str) -> ADMMSettings:
         """Settings of the QPs, those that suit the tolerances where none are given."""
-        if self.qp is not None:
-            return self.qp
+        given = self.qp or ADMMSettings()
         if not self.converges:
-            return ADMMSettings()
-        eps = _QP_SHARE * self.tolerances(dtype).kkt
-        return ADMMSettings(eps_abs=eps, eps_rel=eps)
+            return given.resolved()
+        return given.resolved(_QP_SHARE * self.tolerances(dtype).kkt)
 
     @property
     def hessian_kind(self) -> Literal["gauss_newton", "exact"]:

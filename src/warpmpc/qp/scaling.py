@@ -159,7 +159,7 @@ def adapted_rho(rho: jax.Array, r: Residuals, settings: ADMMSettings) -> jax.Arr
     an SQP iteration, the primal scale vanishes and rho would grow without bound.
     """
     tiny = 1e-10
-    absolute, relative = settings.eps_abs, settings.eps_rel
+    absolute, relative = settings.absolute_tolerance, settings.relative_tolerance
     if not absolute and not relative:
         absolute, relative = tiny, 1.0
     primal = r.primal / (absolute + relative * r.primal_scale)

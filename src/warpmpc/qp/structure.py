@@ -82,7 +82,7 @@ class QPStructure:
             row_classes: `RowClass` of each row of A; None: what the bounds of each instance say.
             hints: Returns what is known about the values of K; called when an engine is built.
         """
-        self.settings, self.dtype = settings, dtype
+        self.settings, self.dtype = settings.resolved(), dtype
         self.P_pattern, self.A_pattern, self.A = P, A, _with_entries(A)
         self.n_vars, self.n_cons = P.n_cols, A.n_rows
         self.n_spare = self.A.n_rows - A.n_rows

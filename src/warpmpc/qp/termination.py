@@ -32,8 +32,8 @@ def residuals(
 
 def is_solved(r: Residuals, settings: ADMMSettings) -> jax.Array:
     """Whether both residuals are within tolerance."""
-    primal = r.primal <= settings.eps_abs + settings.eps_rel * r.primal_scale
-    dual = r.dual <= settings.eps_abs + settings.eps_rel * r.dual_scale
+    primal = r.primal <= settings.absolute_tolerance + settings.relative_tolerance * r.primal_scale
+    dual = r.dual <= settings.absolute_tolerance + settings.relative_tolerance * r.dual_scale
     return primal & dual
 
 

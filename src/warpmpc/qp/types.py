@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import jax
@@ -17,6 +17,8 @@ from warpmpc._conventions import Status as Status
 from warpmpc._errors import SettingsError
 from warpmpc.engines.runtime.tiles import LANES
 
+_TOLERANCE = 1e-3  # OSQP's
+
 
 @dataclass(frozen=True)
 class ADMMSettings:
@@ -28,8 +30,9 @@ class ADMMSettings:
         sigma: Regularisation of the Hessian.
         relaxation: Over-relaxation, in (0, 2).
         max_iter: Most iterations.
-        eps_abs: Absolute tolerance of the residuals.
-        eps_rel: Relative tolerance of the residuals.
+        eps_abs: Absolute tolerance of the residuals.  None: a tenth of `SQPSettings.tol_kkt` in a
+            solver that iterates until it converges, otherwise 1e-3.
+        eps_rel: Relative tolerance of the residuals.  None: likewise.
         eps_prim_inf: Tolerance of primal infeasibility certificates.
         eps_dual_inf: Tolerance of dual infeasibility certificates.
         check_every: Iterations between termination checks; 0: always `max_iter` iterations.
@@ -48,8 +51,8 @@ class ADMMSettings:
     sigma: float = 1e-6
     relaxation: float = 1.6
     max_iter: int = 4000
-    eps_abs: float = 1e-3
-    eps_rel: float = 1e-3
+    eps_abs: float | None = None
+    eps_rel: float | None = None
     eps_prim_inf: float = 1e-4
     eps_dual_inf: float = 1e-4
     check_every: int = 25
@@ -63,8 +66,11 @@ class ADMMSettings:
         """Checks types, ranges and combinations; values of NumPy become Python's."""
         for name in ("rho", "rho_equality", "sigma"):
             check_real(self, name, "a positive finite number", lambda v: v > 0)
-        for name in ("eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf"):
+        for name in ("eps_prim_inf", "eps_dual_inf"):
             check_real(self, name, "a finite number, at least 0", lambda v: v >= 0)
+        for name in ("eps_abs", "eps_rel"):
+            if getattr(self, name) is not None:
+                check_real(self, name, "a finite number, at least 0, or None", lambda v: v >= 0)
         check_real(self, "relaxation", "a number between 0 and 2", lambda v: 0 < v < 2)
         check_real(self, "adaptive_rho_tolerance", "a finite number, at least 1", lambda v: v >= 1)
         check_count(self, "max_iter", 1)
@@ -78,6 +84,26 @@ class ADMMSettings:
                 f"adaptive_rho_every ({self.adaptive_rho_every}) must be a multiple of check_every "
                 f"({self.check_every}): rho is adapted where residuals are known."
             )
+
+    def resolved(self, tolerance: float = _TOLERANCE) -> ADMMSettings:
+        """The same settings with all tolerances.
+
+        Args:
+            tolerance: Absolute and relative tolerance where none is given.
+        """
+        eps_abs = tolerance if self.eps_abs is None else self.eps_abs
+        eps_rel = tolerance if self.eps_rel is None else self.eps_rel
+        return replace(self, eps_abs=eps_abs, eps_rel=eps_rel)
+
+    @property
+    def absolute_tolerance(self) -> float:
+        """`eps_abs`, or OSQP's value where none is given."""
+        return _TOLERANCE if self.eps_abs is None else self.eps_abs
+
+    @property
+    def relative_tolerance(self) -> float:
+        """`eps_rel`, or OSQP's value where none is given."""
+        return _TOLERANCE if self.eps_rel is None else self.eps_rel
 
 
 @jax.tree_util.register_dataclass

@@ -116,8 +116,7 @@ def _excess(
     violation = np.maximum(lower.T - Ax, Ax - upper.T).max(axis=0)
     dual = np.abs(Px + q + ATy).max(axis=0)
     size = [np.abs(part).max(axis=0) for part in (Ax, Px, ATy)]
-    primal_limit = settings.eps_abs + settings.eps_rel * size[0]
+    eps_abs, eps_rel = settings.absolute_tolerance, settings.relative_tolerance
+    primal_limit = eps_abs + eps_rel * size[0]
     largest = np.maximum(np.maximum(size[1], size[2]), np.abs(q).max())
-    return np.maximum(
-        violation / primal_limit, dual / (settings.eps_abs + settings.eps_rel * largest)
-    )
+    return np.maximum(violation / primal_limit, dual / (eps_abs + eps_rel * largest))

@@ -255,8 +255,8 @@ def _checks(settings: ADMMSettings) -> OnchipChecks | None:
         return None
     return OnchipChecks(
         settings.check_every,
-        settings.eps_abs,
-        settings.eps_rel,
+        settings.absolute_tolerance,
+        settings.relative_tolerance,
         settings.eps_prim_inf,
         settings.eps_dual_inf,
     )

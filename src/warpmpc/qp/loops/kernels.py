@@ -113,7 +113,14 @@ class _Carry:
 
 def loop_constants(settings: ADMMSettings, dtype: str) -> np.ndarray:
     """What kernels have to know of the settings."""
-    names = ("sigma", "relaxation", "eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")
+    names = (
+        "sigma",
+        "relaxation",
+        "absolute_tolerance",
+        "relative_tolerance",
+        "eps_prim_inf",
+        "eps_dual_inf",
+    )
     inverses = inverse_rho(settings, dtype)[:2]
     return np.array([*(getattr(settings, name) for name in names), *inverses])
 

@@ -28,6 +28,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
+from warpmpc._conventions import INFINITY
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.stage import Stage
 from warpmpc.symbolic.pattern import IntArray
@@ -262,8 +263,14 @@ class StageModel:
             if len(sides) == 2 and are_equal(self.stage.lower[i], self.stage.upper[i]):
                 sums.append(ca.fabs(sides[0]))
                 larger.append(sums[-1])
-            elif sides:
-                ramps = [_ramp(side) for side in sides]
+                continue
+            ramps = [_ramp(side) for side in sides]
+            ramps += [
+                ca.if_else(_is_hard(soft[0]), _ramp(excess), 0)
+                for excess, soft in self._sides(i)
+                if soft is not None and not soft[0].is_constant()
+            ]
+            if ramps:
                 sums.append(sum(ramps))
                 larger.append(ca.fmax(*ramps) if len(ramps) == 2 else ramps[0])
         none = ca.SX(0, 1)
@@ -274,8 +281,12 @@ class StageModel:
         cost = ca.SX(0)
         for way, soft in (side for i in rows for side in self._sides(i)):
             if soft is not None:
-                excess = _ramp(way)
-                cost += soft[0] * excess + 0.5 * soft[1] * excess**2
+                excess, (linear, quadratic) = _ramp(way), soft
+                if not linear.is_constant():
+                    # Not the product is selected: its derivative would be zero times infinity.
+                    hard = _is_hard(linear)
+                    linear, quadratic = (ca.if_else(hard, 0, weight) for weight in soft)
+                cost += linear * excess + 0.5 * quadratic * excess**2
         return cost
 
     @staticmethod
@@ -338,6 +349,11 @@ def row_kinds(problem: MPCProblem, apart: float) -> list[RowKind]:
             for k in group.ks:
                 kinds[int(problem.g_offset[k]) + i] = kind
     return kinds
+
+
+def _is_hard(penalty: ca.SX) -> ca.SX:
+    """Whether a linear penalty keeps its bound hard."""
+    return penalty >= INFINITY
 
 
 def are_equal(lower: ca.SX, upper: ca.SX) -> bool:
