@@ -25,6 +25,12 @@ def double_pendulum_cart(text: str) -> None:
     assert number(r"exceeded by at most ([\d.e+-]+) m", text) < 1e-3
 
 
+def reaching_arm(text: str) -> None:
+    assert number(r"([\d.]+)% within 1 cm", text) == 100
+    assert number(r"largest torque ([\d.]+)% of its limit", text) <= 100
+    assert number(r"; ([\d.]+) mm in obstacles", text) < 10
+
+
 def tracking(text: str) -> None:
     assert number(r"([\d.]+) m before the change", text) < 0.1
     assert number(r"([\d.]+) m at the end", text) < 0.1
@@ -53,12 +59,13 @@ def distil(text: str) -> None:
 CASES: dict[str, tuple[Callable[[str], None], list[str]]] = {
     "swing_up": (swing_up, []),
     "double_pendulum_cart": (double_pendulum_cart, []),
+    "reaching_arm": (reaching_arm, []),
     "tracking": (tracking, []),
     "learn_weights": (learn_weights, ["--epochs", "30"]),
     "neural_dynamics": (neural_dynamics, []),
     "distil": (distil, []),
 }
-SLOW = {"double_pendulum_cart", "tracking", "learn_weights", "distil"}
+SLOW = {"double_pendulum_cart", "reaching_arm", "tracking", "learn_weights", "distil"}
 
 
 def number(pattern: str, text: str) -> float:
