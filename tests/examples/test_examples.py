@@ -43,6 +43,12 @@ def neural_dynamics(text: str) -> None:
     assert number(r"without network: .* ([\d.]+) rad", text) > 0.1
 
 
+def distil(text: str) -> None:
+    assert number(r"policy: ([\d.]+)% at the origin", text) >= 95
+    assert number(r"cost ([\d.]+) of the expert's", text) < 1.15
+    assert "WRONG" not in text
+
+
 # Name of the script: what its output has to say, and further arguments.
 CASES: dict[str, tuple[Callable[[str], None], list[str]]] = {
     "swing_up": (swing_up, []),
@@ -50,8 +56,9 @@ CASES: dict[str, tuple[Callable[[str], None], list[str]]] = {
     "tracking": (tracking, []),
     "learn_weights": (learn_weights, ["--epochs", "30"]),
     "neural_dynamics": (neural_dynamics, []),
+    "distil": (distil, []),
 }
-SLOW = {"double_pendulum_cart", "tracking", "learn_weights"}
+SLOW = {"double_pendulum_cart", "tracking", "learn_weights", "distil"}
 
 
 def number(pattern: str, text: str) -> float:

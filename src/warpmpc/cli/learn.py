@@ -30,7 +30,12 @@ EPILOG += epilog("""\
 """)
 # Published sizes: 100 000 rollouts of 200 steps, minibatches of 100 000.
 FULL_DATA: dict[str, Any] = {"rollouts": 4000, "shards": 25}
-FULL_TRAINING: dict[str, Any] = {"minibatch": 100_000, "learning_rate": 1e-3, "schedule": "constant", "epochs": 100}
+FULL_TRAINING: dict[str, Any] = {
+    "minibatch": 100_000,
+    "learning_rate": 1e-3,
+    "schedule": "constant",
+    "epochs": 100,
+}
 DEFAULT_TRAINING: dict[str, Any] = {"epochs": 60, "minibatch": 2048}
 STARTS, EXPERT_STARTS = 1000, 256
 
@@ -50,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--ray", metavar="ADDRESS", help='Ray cluster; "local" starts one')
     train = parser.add_argument_group("training")
     train.add_argument("--epochs", metavar="N", type=int, help="passes through the data")
+    train.add_argument("--minibatch", metavar="N", type=int, help="pairs per optimiser step")
     train.add_argument("--hidden", metavar="N,N", help="units of the hidden layers (32,32,32)")
     train.add_argument("--activation", metavar="NAME", help="leaky_relu, relu or tanh")
     train.add_argument("--sobolev", metavar="WEIGHT", type=float, help="match derivatives, too")
@@ -95,9 +101,8 @@ def settings(args: argparse.Namespace) -> tuple[DataSettings, TrainSettings]:
     sizes = {"rollouts": args.rollouts, "shards": args.shards, "keep": args.keep}
     data = replace(data, **{name: value for name, value in sizes.items() if value is not None})
     training = TrainSettings(**(FULL_TRAINING if args.full else DEFAULT_TRAINING))
-    names = ("epochs", "activation", "sobolev")
-    given: dict[str, Any] = {name: getattr(args, name) for name in names}
-    given = {name: value for name, value in given.items() if value is not None}
+    names = ("epochs", "minibatch", "activation", "sobolev")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if args.hidden is not None:
         given["hidden"] = _sizes(args.hidden)
     training = replace(training, seed=args.seed, **given)
