@@ -17,6 +17,7 @@ PUBLIC = {
     "CodegenError",
     "Diagnosis",
     "FactorStatus",
+    "GradientStatus",
     "LDLFactor",
     "LDLSettings",
     "LDLSolver",

@@ -27,7 +27,7 @@ def no_kernels(monkeypatch):
     def refuse(*args, **kwargs):
         pytest.fail("a kernel was built before the arguments were checked")
 
-    for factory in ("factor_kernel", "solve_kernel", "window_kernel", "launch"):
+    for factory in ("factor_kernel", "solve_kernel", "window_kernel", "run"):
         monkeypatch.setattr(ldl_engine, factory, refuse)
     monkeypatch.setattr(ldl_jax, "_run", refuse)
 
@@ -266,19 +266,19 @@ def launches_of(settings: LDLSettings, monkeypatch) -> list[tuple[str, list, dic
     """Kernel, index tables and geometry of a factorisation and of a solve by backend "warp"."""
     case, batch, launches = PATTERNS["random_33"](), systems("random_33"), []
     solver = LDLSolver(case.K, dtype="float64", settings=settings)
-    launch = ldl_engine.launch
+    run = ldl_engine.run
 
-    def record(kernel, inputs, outputs, **geometry):
-        tables = [np.asarray(table).tolist() for table in inputs if is_table(table)]
-        launches.append((kernel.key, tables, geometry))
-        return launch(kernel, inputs, outputs, **geometry)
+    def record(source, given, outputs, **geometry):
+        tables = [np.asarray(table).tolist() for table in given.values() if is_table(table)]
+        launches.append((source.kernel().key, tables, geometry))
+        return run(source, given, outputs, **geometry)
 
     def is_table(given) -> bool:
         known = not isinstance(given, jax.core.Tracer)  # which tiles to work on is no table
         return known and getattr(given, "dtype", None) == np.int32
 
     with monkeypatch.context() as patch:
-        patch.setattr(ldl_engine, "launch", record)
+        patch.setattr(ldl_engine, "run", record)
         solver.solve(solver.factor(batch.values), batch.rhs)
     return launches
 

@@ -183,7 +183,7 @@ class TestIterates:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("code", ["unrolled", "rolled"])
+@pytest.mark.parametrize("code", ["unrolled", "panels"])
 def test_mpc_that_is_infeasible_with_hard_rows(code):
     """Stages share their code though not all of them have the same soft rows."""
     batch, stages = carts()

@@ -101,6 +101,11 @@ def _pass(apply: Map, precondition: Map, rhs: jax.Array, now: _Pass) -> _Pass:
     )
 
 
+def has_small_residual(rest: jax.Array, rhs: jax.Array) -> jax.Array:
+    """Whether a residual is small beside its right-hand side; not finite ones are not."""
+    return _length(rest) <= _VALID * _length(rhs)
+
+
 def _is_valid(apply: Map, precondition: Map, end: _Pass) -> jax.Array:
     """Whether the residual is small, and so what it would still change."""
     missing = precondition(end.rest)
