@@ -9,7 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check all format docs clean
+.PHONY: help demo test quick check all format docs release clean
 # Tests that need few kernels: about two minutes on two cores together with `check`.
 QUICK := $(wildcard tests/test_*.py) tests/cli tests/codegen tests/docs/test_site.py tests/problem tests/sim \
 	tests/symbolic tests/systems tests/viz
@@ -41,6 +41,9 @@ format: $(VENV)/.test ## format the code and fix what the linter can fix
 
 docs: $(VENV)/.docs ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+release: $(VENV)/.release ## build wheel and source archive, check them, and try the wheel elsewhere
+	$(BIN)/python tools/release.py
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist site figures .pytest_cache .ruff_cache .hypothesis
