@@ -2,7 +2,7 @@
 
 Reads: a key and a function that writes the text.  Produces: the imported module.  Files are written
 atomically and checked when they are read, so that processes may share a folder and a damaged file
-costs nothing but time.
+costs nothing but time.  What another user could have written is not read: see `codegen.trust`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from warpmpc._version import __version__
+from warpmpc.codegen.trust import distrusted_file, distrusted_folder, make_private_folder
 
 CACHE_VARIABLE = "WARPMPC_CACHE_DIR"
 _SEAL = "# sha256 "
@@ -32,7 +33,7 @@ def cache_folder() -> Path:
 
 def load_module(name: str, key: str, make_source: Callable[[], str]) -> ModuleType:
     """Module `name` whose content hashes to `key`; `make_source` makes it unless it is cached."""
-    path = cache_folder() / f"{name}_{key[:24]}.py"
+    path = _trusted_folder() / f"{name}_{key[:24]}.py"
     text = _read(path)
     if text is None:
         text = _sealed(make_source())
@@ -65,7 +66,22 @@ def store_text(name: str, key: str, text: str) -> None:
 
 
 def _source_path(name: str, key: str) -> Path:
-    return cache_folder() / f"{name}_{key[:24]}.txt"
+    return _trusted_folder() / f"{name}_{key[:24]}.txt"
+
+
+def _trusted_folder() -> Path:
+    """The folder of generated modules, or a temporary one if others could write to it."""
+    folder = cache_folder()
+    reason = distrusted_folder(folder)
+    if reason is None:
+        return folder
+    fallback = _temporary_folder()
+    _warn(
+        f"Code in {folder} is not run, because {reason}; generated code goes to {fallback} and is "
+        f"lost afterwards.  Take the right to write from others (chmod go-w), or set "
+        f"{CACHE_VARIABLE} to a folder of your own."
+    )
+    return fallback
 
 
 def _sealed(text: str) -> str:
@@ -73,13 +89,18 @@ def _sealed(text: str) -> str:
 
 
 def _read(path: Path, lost: str = "its code is generated again") -> str | None:
-    """Text of a file, None if there is none or it is damaged."""
+    """Text of a file, None if there is none, if it is damaged, or if others could write it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            writer = distrusted_file(os.fstat(file.fileno()))
+            text = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
         _warn(f"{path} cannot be read ({error}); {lost}.")
+        return None
+    if writer is not None:
+        _warn(f"{path} {writer}; {lost}.")
         return None
     content, seal, _ = text.rpartition(_SEAL)
     if not seal or _sealed(content) != text:
@@ -102,7 +123,7 @@ def _write(path: Path, text: str) -> Path:
 
 
 def _write_atomically(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -1,8 +1,9 @@
 """Compiled kernels are loaded before their first launch, so that a damaged cache can be mended.
 
-Warp keeps compiled kernels in a folder of its own.  If one of them cannot be loaded it is built
-again; if the folder cannot be written, a temporary one takes its place.  Both warn.  The programs
-around them are XLA's, which keeps them only if it is told to: `keep_programs`.
+Warp keeps compiled kernels in a folder of its own.  If one of them is not what was written there
+(see `kernel_files`), or if its entry point is not found, it is built again; if the folder cannot be
+written, or if another user could write it, a temporary one takes its place.  All of this warns.
+The programs around them are XLA's, which keeps them only if it is told to: `keep_programs`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jax
 import warp as wp
@@ -23,8 +25,11 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from warpmpc._errors import CodegenError
 from warpmpc.codegen.cache import CACHE_VARIABLE, cache_folder
+from warpmpc.codegen.trust import distrusted_folder
+from warpmpc.engines.runtime.kernel_files import fault_of, loaded_files, seal_files
 
 STANDARD_ERROR = 2
+_ATTEMPTS = 3  # another process may remove what this one is about to load
 NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
 
 
@@ -39,20 +44,53 @@ def load_kernel(kernel: wp.Kernel, block: int) -> None:
     start_warp()
     device = wp.device_from_jax(jax.local_devices()[0])
     block_dim = block if device.is_cuda else 1
-    try:
-        kernel.module.load(device, block_dim)
-    except OSError as error:
-        _use_temporary_cache(error)
-        _load_again(kernel, device, block_dim)
-    except Exception as error:
-        folder = Path(wp.config.kernel_cache_dir or "") / kernel.module.get_module_identifier(
-            block_dim
-        )
-        if not folder.exists():
-            raise CodegenError(f"Kernel {kernel.key} could not be built: {error}") from error
-        _warn(f"The compiled kernel in {folder} is damaged ({error}); it is built again.")
-        shutil.rmtree(folder, ignore_errors=True)
-        _load_again(kernel, device, block_dim)
+    failure: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            return _load_sealed(kernel, device, block_dim)
+        except FileNotFoundError as error:  # another process has just removed a damaged module
+            failure = error
+        except OSError as error:
+            _use_temporary_cache(f"is not writable ({error})")
+            failure = error
+        except Exception as error:
+            failure = error
+            if kernel.module.failed_builds:
+                break
+            _discard(_folder_of(kernel, block_dim), str(error))
+        kernel.module.unload()
+    raise CodegenError(f"Kernel {kernel.key} could not be built: {failure}") from failure
+
+
+def _load_sealed(kernel: wp.Kernel, device: wp.Device, block_dim: int) -> None:
+    """Builds a module and seals its files, or loads those that are sealed."""
+    reason = distrusted_folder(Path(wp.config.kernel_cache_dir or ""))
+    if reason is not None:
+        _use_temporary_cache(f"is not used, because {reason}")
+    folder = _folder_of(kernel, block_dim)
+    fault = fault_of(folder)
+    if fault is not None:
+        _discard(folder, fault.reason if fault.is_damage else None)
+    executable: Any = kernel.module.load(device, block_dim)
+    # Of a damaged file Warp may load as much as nothing; it would fail at the first launch.
+    if not executable.get_kernel_hooks(kernel).forward:
+        raise CodegenError(f"it has no entry point {kernel.key}")
+    seal_files(_folder_of(kernel, block_dim))
+
+
+def _folder_of(kernel: wp.Kernel, block_dim: int) -> Path:
+    """Where Warp keeps the module of a kernel."""
+    cache_dir = Path(wp.config.kernel_cache_dir or "")
+    return cache_dir / kernel.module.get_module_identifier(block_dim)
+
+
+def _discard(folder: Path, damage: str | None) -> None:
+    """Removes a module, or leaves its folder for a temporary one, so that it is built again."""
+    if damage is not None and folder.exists():
+        _warn(f"The compiled kernel in {folder} is damaged ({damage}); it is built again.")
+    shutil.rmtree(folder, ignore_errors=True)
+    if loaded_files(folder):
+        _use_temporary_cache("has files that cannot be removed")
 
 
 def load_together(kernels: Sequence[tuple[wp.Kernel, int]]) -> None:
@@ -69,14 +107,6 @@ def load_together(kernels: Sequence[tuple[wp.Kernel, int]]) -> None:
         list(threads.map(load_kernel, *zip(*kernels, strict=True)))
 
 
-def _load_again(kernel: wp.Kernel, device: wp.Device, block_dim: int) -> None:
-    kernel.module.mark_modified()
-    try:
-        kernel.module.load(device, block_dim)
-    except Exception as error:
-        raise CodegenError(f"Kernel {kernel.key} could not be built: {error}") from error
-
-
 @cache
 def start_warp() -> None:
     """Starts Warp, with a temporary kernel cache where its folder cannot be made."""
@@ -87,7 +117,7 @@ def start_warp() -> None:
         try:
             wp.init()
         except OSError as error:
-            _use_temporary_cache(error)
+            _use_temporary_cache(f"is not writable ({error})")
             wp.init()
 
 
@@ -154,11 +184,11 @@ def empty_caches() -> Iterator[None]:
             _set_program_folder(programs)
 
 
-def _use_temporary_cache(error: OSError) -> None:
+def _use_temporary_cache(why: str) -> None:
     folder = tempfile.mkdtemp(prefix="warpmpc_kernels_")
     _warn(
-        f"Warp's kernel cache is not writable ({error}); compiled kernels go to {folder} and are "
-        "lost afterwards.  Set WARP_CACHE_PATH to a folder that can be written."
+        f"Warp's kernel cache {why}; compiled kernels go to {folder} and are lost afterwards.  Set "
+        "WARP_CACHE_PATH to a folder that can be written, by you alone."
     )
     wp.config.kernel_cache_dir = folder
 
