@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -19,6 +20,25 @@ pytest_plugins = ["pytester"]
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+# Every program that XLA compiles for the CPU keeps about ten memory maps.  Linux allows 65 530 per
+# process, and beyond them LLVM ends the process with a segmentation fault.
+MAPS_TO_RELEASE = 20_000
+
+
+def memory_maps() -> int:
+    """Counts the memory maps of this process; 0 where the system does not list them."""
+    maps = Path("/proc/self/maps")
+    return len(maps.read_bytes().splitlines()) if maps.exists() else 0
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Releases compiled programs between two modules before the process has too many."""
+    if nextitem is None or nextitem.path == item.path or memory_maps() < MAPS_TO_RELEASE:
+        return
+    jax.clear_caches()
+    gc.collect()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -65,3 +65,15 @@ def test_rank_promotion_raises():
 
 def test_gpu_detection_agrees_with_jax():
     assert gpu_rule.cuda_device_present() == (jax.default_backend() == "gpu")
+
+
+@pytest.mark.parametrize(("limit", "released"), [("1", 1), ("10**9", 0)])
+def test_programs_are_released_between_modules(pytester, monkeypatch, limit, released):
+    calls = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: calls.append(1))
+    text = (Path(__file__).parent / "conftest.py").read_text()
+    pytester.makeconftest(text.replace("MAPS_TO_RELEASE = 20_000", f"MAPS_TO_RELEASE = {limit}"))
+    test = "def test_one():\n    pass\n\ndef test_two():\n    pass\n"
+    pytester.makepyfile(test_first=test, test_second=test)
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=4)
+    assert len(calls) == released

@@ -6,7 +6,8 @@ once for each.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from warpmpc import systems
 from warpmpc._errors import SettingsError
@@ -28,6 +29,8 @@ class MPCSetup:
     horizon: int | None = None
     sqp_iter: int | None = None
     admm_iter: int | None = None
+    # What the name stands for now is a part of the key: another system may be registered later.
+    _entry: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuses what no system can be made of."""
@@ -35,6 +38,7 @@ class MPCSetup:
             raise SettingsError(
                 f"Unknown system {self.system!r}; choose from {list(systems.SYSTEMS)}."
             )
+        object.__setattr__(self, "_entry", systems.SYSTEMS[self.system])
         known = systems.default_sizes(self.system)
         for name, value in self._given().items():
             if value < 1:
@@ -46,7 +50,7 @@ class MPCSetup:
                 )
 
     def _given(self) -> dict[str, int]:
-        values = {name: value for name, value in asdict(self).items() if name != "system"}
+        values = {name: getattr(self, name) for name in ("horizon", "sqp_iter", "admm_iter")}
         return {name: value for name, value in values.items() if value is not None}
 
     @property
