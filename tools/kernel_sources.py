@@ -34,6 +34,7 @@ from warp._src import context
 
 from warpmpc import LDLSettings, LDLSolver, MPCSolver, SettingsError, StagedSettings, systems
 from warpmpc.engines.onchip.launch import OnchipKernel
+from warpmpc.engines.runtime import ffi
 
 SYSTEMS = ("pendulum", "car", "linear", "cartpole", "quadrotor", "quadrotor_obstacles")
 DTYPES = ("float32", "float64")
@@ -83,7 +84,7 @@ class Recorder:
             made.append(kernel)
 
         context.Kernel.__init__ = remember
-        context.Module.load = lambda *_, **__: True
+        ffi.load_kernel = lambda *_: None
 
     def write(self, case: str) -> None:
         """Writes what was made since the last call, under the name of a case."""

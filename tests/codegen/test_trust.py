@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from warpmpc.codegen import cache, trust
-from warpmpc.codegen.cache import cache_folder, load_module
-from warpmpc.codegen.trust import distrusted_file, distrusted_folder, make_private_folder
+from warpmpc.codegen import cache
+from warpmpc.codegen.cache import (
+    cache_folder,
+    distrusted_file,
+    distrusted_folder,
+    load_module,
+    make_private_folder,
+)
 
 KEY = "0123456789abcdef" * 4
 ME = os.getuid()
@@ -55,11 +60,11 @@ class TestFiles:
         }
         monkeypatch.setattr(pwd, "getpwuid", lambda _: user)
         monkeypatch.setattr(grp, "getgrgid", groups.__getitem__)
-        trust._is_private_group.cache_clear()
+        cache._is_private_group.cache_clear()
         try:
             found = {g: distrusted_file(status(0o100664, group=g)) for g in (*groups, 5004)}
         finally:
-            trust._is_private_group.cache_clear()
+            cache._is_private_group.cache_clear()
         assert [group for group, reason in found.items() if reason is None] == [5000, 5001]
 
 

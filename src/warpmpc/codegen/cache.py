@@ -1,14 +1,20 @@
 """Generated Python modules on disk, found by the hash of their content.
 
-Reads: a key and a function that writes the text.  Produces: the imported module.  Files are written
-atomically and checked when they are read, so that processes may share a folder and a damaged file
-costs nothing but time.  What another user could have written is not read: see `codegen.trust`.
+Reads: a key and a function that writes the source.  Produces: the imported module.  Files are
+written atomically and checked when they are read, so that processes may share a folder and a
+damaged file costs nothing but time.
+
+Code that another user could have written is not run.  A folder is trusted if only this user and
+root can change its entries, and if the same holds for all folders above it.  In a folder with the
+sticky bit, such as /tmp, others cannot touch what is ours.  Group access counts as foreign, unless
+the group is the user's private one, which has the user's name and no other member.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -17,10 +23,11 @@ from pathlib import Path
 from types import ModuleType
 
 from warpmpc._version import __version__
-from warpmpc.codegen.trust import distrusted_file, distrusted_folder, make_private_folder
 
 CACHE_VARIABLE = "WARPMPC_CACHE_DIR"
 _SEAL = "# sha256 "
+_ROOT = 0
+_PRIVATE = 0o700
 
 
 def cache_folder() -> Path:
@@ -150,3 +157,75 @@ def _import(name: str, path: Path, text: str) -> ModuleType:
 
 def _warn(message: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+def distrusted_folder(folder: Path) -> str | None:
+    """Who else could change entries of a folder or replace it; None if nobody can.
+
+    Args:
+        folder: A folder, or where one will be made: what does not exist yet is not looked at.
+    """
+    if not hasattr(os, "getuid"):  # another system, with other rules
+        return None
+    real = Path(os.path.realpath(folder))
+    for part in (real, *real.parents):
+        try:
+            found = part.lstat()
+        except OSError:
+            continue
+        sticky = part != real and bool(found.st_mode & stat.S_ISVTX)
+        writer = _foreign_writer(found, sticky=sticky)
+        if writer is not None:
+            return f"{part} {writer}"
+    return None
+
+
+def distrusted_file(found: os.stat_result) -> str | None:
+    """Who else could write a file in a trusted folder; None if nobody can.
+
+    Args:
+        found: Status of the opened file.
+    """
+    return _foreign_writer(found) if hasattr(os, "getuid") else None
+
+
+def make_private_folder(folder: Path) -> None:
+    """Makes a folder; those that are missing belong to this user alone.
+
+    Raises:
+        OSError: It cannot be made, or another user has been faster.
+    """
+    missing = [part for part in (folder, *folder.parents) if not part.exists()]
+    for part in reversed(missing):
+        part.mkdir(mode=_PRIVATE, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # raises where something else is in its place
+    reason = distrusted_folder(folder)
+    if reason is not None:
+        raise PermissionError(reason)
+
+
+def _foreign_writer(found: os.stat_result, *, sticky: bool = False) -> str | None:
+    if found.st_uid not in (_ROOT, os.getuid()):
+        return f"belongs to the user with number {found.st_uid}"
+    if sticky:
+        return None
+    if found.st_mode & stat.S_IWOTH:
+        return "can be written by every user"
+    if found.st_mode & stat.S_IWGRP and not _is_private_group(found.st_gid):
+        return f"can be written by the group with number {found.st_gid}"
+    return None
+
+
+@cache
+def _is_private_group(number: int) -> bool:
+    """Whether a group is root's, or has the user's name and no other member."""
+    import grp
+    import pwd
+
+    if number == _ROOT:
+        return True
+    try:
+        user, group = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(number)
+    except KeyError:  # a user or group without a name
+        return False
+    return group.gr_name == user and set(group.gr_mem) <= {user}

@@ -16,8 +16,7 @@ from warpmpc._errors import CodegenError
 from warpmpc.codegen.kernel_source import KernelSource, arguments
 from warpmpc.engines.runtime import loading
 from warpmpc.engines.runtime.ffi import run
-from warpmpc.engines.runtime.kernel_files import SEAL, fault_of, loaded_files
-from warpmpc.engines.runtime.loading import load_kernel, start_warp
+from warpmpc.engines.runtime.loading import SEAL, fault_of, load_kernel, loaded_files, start_warp
 
 BODY = """
 for (int i = 0; i < 32; ++i)

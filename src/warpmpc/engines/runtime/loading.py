@@ -1,20 +1,27 @@
 """Compiled kernels are loaded before their first launch, so that a damaged cache can be mended.
 
-Warp keeps compiled kernels in a folder of its own.  If one of them is not what was written there
-(see `kernel_files`), or if its entry point is not found, it is built again; if the folder cannot be
-written, or if another user could write it, a temporary one takes its place.  All of this warns.
-The programs around them are XLA's, which keeps them only if it is told to: `keep_programs`.
+Warp keeps each compiled module in a folder of its own and loads what it finds there, damaged or
+not.  So every file that it loads gets a seal: an empty file beside it that is named after the hash
+of the content.  Seals are made and found in one step each, and a file may have several, so that
+processes that build the same module at the same time need no lock.
+
+A module whose seals do not fit, or whose entry point is not found, is built again; if the folder
+cannot be written, or if another user could write it, a temporary one takes its place.  All of this
+warns.  XLA keeps the programs around the kernels only if it is told to: `keep_programs`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,11 +31,17 @@ import warp as wp
 from jax.experimental.compilation_cache import compilation_cache
 
 from warpmpc._errors import CodegenError
-from warpmpc.codegen.cache import CACHE_VARIABLE, cache_folder
-from warpmpc.codegen.trust import distrusted_folder
-from warpmpc.engines.runtime.kernel_files import fault_of, loaded_files, seal_files
+from warpmpc.codegen.cache import (
+    CACHE_VARIABLE,
+    cache_folder,
+    distrusted_file,
+    distrusted_folder,
+)
 
 STANDARD_ERROR = 2
+LOADED = (".o", ".cubin", ".ptx", ".meta")
+SEAL = ".sealed"
+YOUNG = 10.0  # seconds in which the process that wrote a file may still be about to seal it
 _ATTEMPTS = 3  # another process may remove what this one is about to load
 NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
 
@@ -91,6 +104,60 @@ def _discard(folder: Path, damage: str | None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if loaded_files(folder):
         _use_temporary_cache("has files that cannot be removed")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why files of a module must not be loaded.
+
+    Attributes:
+        reason: The file and what is wrong with it.
+        is_damage: Whether it has been right before; earlier versions have made no seals.
+    """
+
+    reason: str
+    is_damage: bool
+
+
+def seal_files(folder: Path) -> None:
+    """Seals files of a module that have just been built.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    for path in loaded_files(folder):
+        seal = _seal_of(path)
+        if not seal.exists():
+            seal.touch(mode=0o600)
+
+
+def fault_of(folder: Path) -> Fault | None:
+    """The first fault of the files of a module; None without one, or without files."""
+    for path in loaded_files(folder):
+        try:
+            found = path.stat()
+            writer = distrusted_file(found)
+            if writer is not None:
+                return Fault(f"{path.name} {writer}", is_damage=True)
+            if _seal_of(path).exists():
+                continue
+        except OSError as error:
+            return Fault(str(error), is_damage=True)
+        if any(folder.glob(f"{path.name}.*{SEAL}")):
+            return Fault(f"{path.name} is not what was written", is_damage=True)
+        if time.time() - found.st_mtime > YOUNG:
+            return Fault(f"{path.name} has no seal", is_damage=False)
+    return None
+
+
+def loaded_files(folder: Path) -> list[Path]:
+    """Files of a module that Warp loads."""
+    return sorted(path for path in folder.glob("*") if path.suffix in LOADED)
+
+
+def _seal_of(path: Path) -> Path:
+    """The seal that the present content of a file must have."""
+    return path.with_name(f"{path.name}.{hashlib.sha256(path.read_bytes()).hexdigest()}{SEAL}")
 
 
 def load_together(kernels: Sequence[tuple[wp.Kernel, int]]) -> None:
