@@ -107,8 +107,8 @@ class SQPSettings:
         max_iter: Most iterations, or their number.
         tol_step: Largest entry of a step that counts as none; None: 1e-3 in float32, 1e-6 in
             float64.
-        tol_kkt: Tolerance of stationarity and complementarity, relative to the size of the
-            cost's gradient; None: 1e-3 in float32, 1e-6 in float64.
+        tol_kkt: Tolerance of stationarity and complementarity, relative to the unit of the cost;
+            None: 1e-3 in float32, 1e-6 in float64.
         tol_violation: Largest violation of a row; None: 1e-4 in float32, 1e-6 in float64.
         hessian: "gauss_newton" (of residuals, and the exact Hessian of cost expressions) or
             "exact" (of the Lagrangian: converges where constraints are curved).  None: exact if

@@ -65,11 +65,21 @@ class BlockProjection:
         return P_bar[:, source]
 
 
+# Least eigenvalue of a projected block, in units of machine precision times its largest one.  Zeros
+# would be negative as often as positive after rounding, and multipliers can be very large.
+_FLOOR = 32.0
+
+
 def _projected(blocks: jax.Array) -> jax.Array:
-    """Nearest semidefinite matrices; blocks that are not finite stay so and do not stop others."""
+    """Nearest matrices that are semidefinite for sure.
+
+    Blocks that are not finite stay so and do not stop others.
+    """
     finite = jnp.isfinite(blocks).all(axis=(-2, -1), keepdims=True)
     eigenvalues, vectors = jnp.linalg.eigh(jnp.where(finite, blocks, 0))
-    positive = (vectors * jnp.maximum(eigenvalues, 0)[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
+    largest = jnp.abs(eigenvalues).max(axis=-1, keepdims=True)
+    lifted = jnp.maximum(eigenvalues, _FLOOR * float(np.finfo(blocks.dtype).eps) * largest)
+    positive = (vectors * lifted[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
     convex = (eigenvalues[..., :1, None] >= 0) | ~finite
     return jnp.where(convex, blocks, positive)
 
