@@ -20,8 +20,7 @@ from warpmpc.symbolic.derivatives.assembly import HostQP
 from warpmpc.symbolic.derivatives.representative_kkt import least_rho
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.float32_ordering import representative_system, safe_stagewise
-from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.pattern import SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import (
     build_stage_elimination,
     build_two_sided_elimination,

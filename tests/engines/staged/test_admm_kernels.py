@@ -17,9 +17,8 @@ from warpmpc.engines.panels.launch import PanelKernels
 from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
 from warpmpc.engines.staged.launch import StagedKernels
 from warpmpc.symbolic.elimination import StoredElimination, eliminate
-from warpmpc.symbolic.kkt import KKTPattern, build_kkt
 from warpmpc.symbolic.ordering import order
-from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.pattern import KKTPattern, SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import (
     StageElimination,
     build_stage_elimination,

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from warpmpc.codegen.emit_native import literal
-from warpmpc.engines.onchip.lane_source import LaneSource, block_of_lanes
+from warpmpc.engines.onchip.lane_source import LaneSource
 from warpmpc.engines.onchip.lanes import Node, Pair
 from warpmpc.engines.onchip.memory import LaneMemory
+from warpmpc.engines.onchip.reduction_source import block_of_lanes
 from warpmpc.engines.onchip.solve_template import PLAIN_LOOP
 
 NodeSource = Callable[[Node], list[str]]

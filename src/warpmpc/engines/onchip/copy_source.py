@@ -22,9 +22,9 @@ import numpy as np
 
 from warpmpc.codegen.emit_native import Access
 from warpmpc.codegen.stage_functions import StagePlan
-from warpmpc.engines.onchip.lane_source import block_of_lanes
 from warpmpc.engines.onchip.lanes import LANES
 from warpmpc.engines.onchip.memory import LaneMemory
+from warpmpc.engines.onchip.reduction_source import block_of_lanes
 
 ROUND = "round"  # what is asked for is the next round
 

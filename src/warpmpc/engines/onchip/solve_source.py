@@ -44,9 +44,10 @@ from warpmpc.engines.onchip.copy_source import (
     taken,
 )
 from warpmpc.engines.onchip.head_template import FUNCTIONS, HEAD, INVERT
-from warpmpc.engines.onchip.lane_source import COUPLE, REDUCE, LaneSource
+from warpmpc.engines.onchip.lane_source import LaneSource
 from warpmpc.engines.onchip.lanes import Node
 from warpmpc.engines.onchip.memory import LaneMemory
+from warpmpc.engines.onchip.reduction_source import COUPLE, REDUCE
 from warpmpc.engines.onchip.solve_template import NO_PART, PHASES, REPORT, SOLVE
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 

@@ -27,8 +27,7 @@ from warpmpc._conventions import EQUALITY_TOLERANCE
 from warpmpc.symbolic.derivatives.assembly import Assembly, HostQP, host_qp
 from warpmpc.symbolic.derivatives.stage_model import RowKind, StageModel, row_kinds
 from warpmpc.symbolic.float32_ordering import RepresentativeSystem, representative_system
-from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.pattern import IntArray
+from warpmpc.symbolic.pattern import IntArray, build_kkt
 
 # The first limit is safe; beyond the last one a row has no digit left.
 _GROWTHS = (5e3, 1e6, np.inf)
