@@ -16,7 +16,7 @@ from warpmpc.engines.onchip.memory import LaneMemory
 
 
 def kept(name: str, i: int) -> str:
-    """Number i that a lane keeps under a name."""
+    """Expression of value i that a lane keeps under a name."""
     return f"KEEP({i}, {name})"
 
 
@@ -26,11 +26,11 @@ def block_of_lanes(lines: list[str]) -> list[str]:
 
 
 def reduction(memory: LaneMemory, *, folds: bool) -> list[str]:
-    """All levels.
+    """All levels of the reduction.
 
     Args:
-        memory: Where the blocks lie.
-        folds: Whether all levels but the last are one text.
+        memory: Memory with the blocks.
+        folds: Whether all levels but the last share one loop.
     """
     nx, lines = range(memory.n_separators), []
     if folds:
@@ -50,7 +50,7 @@ def reduction(memory: LaneMemory, *, folds: bool) -> list[str]:
 
 
 def _level(memory: LaneMemory, level: int | None) -> list[str]:
-    """Takes both neighbours at a distance from s; None: the distance is ``1 << level``."""
+    """Subtracts both neighbours at a distance from s; None: the distance is ``1 << level``."""
     nx = range(memory.n_separators)
     step = f"(1 << {'level' if level is None else level})"
     lines = [f"FROM_BEFORE({i}, before, s, {step})" for i in nx]
@@ -63,7 +63,7 @@ def _level(memory: LaneMemory, level: int | None) -> list[str]:
 
 
 def _last_level(memory: LaneMemory) -> list[str]:
-    """The same where a lane has one neighbour at most."""
+    """Subtracts the neighbour of the last level, where a lane has one at most."""
     distance = 1 << memory.levels - 1
     across = [f"FROM_ACROSS({i}, before, s, {distance})" for i in range(memory.n_separators)]
     return [*across, *block_of_lanes(_products(memory, memory.n_blocks - 2, "before"))]
@@ -79,7 +79,7 @@ def _products(memory: LaneMemory, block: int | str, name: str) -> list[str]:
 
 
 def _entry(memory: LaneMemory, block: int | str, i: int, j: int) -> str:
-    """An entry of a block; a loop over all of them finds them in memory."""
+    """Expression of an entry of a block; in a loop over levels all blocks are in memory."""
     size, stored = memory.n_separators, memory.stored_blocks
     if isinstance(block, int) and block >= stored:
         return kept("u", ((block - stored) * size + i) * size + j)
@@ -92,7 +92,7 @@ auto of_neighbour = [&](Lanes x, int h) -> Lanes {
     EACH_LANE OF_LANE(x) = lane < h ? (SCALAR)0 : OF_LANE(x);
     return x;
 };
-// One pivot after the other; what is left is the inverse with the opposite sign.
+// Eliminates one pivot after the other; the result is the inverse with the opposite sign.
 auto invert_block = [&](Lanes (&a)[NX][NX]) {
     UNROLL for (int k = 0; k < NX; ++k) {
         const Lanes p = inverted(a[k][k]);
@@ -121,7 +121,7 @@ ROLLED for (int level = 0; level + 1 < LEVELS; ++level) {
     invert_block(inverse);
     REDUCE(UP, below, 2 * level)
     REDUCE(DOWN, above, 2 * level + 1)
-    // Neighbours of neighbours.
+    // Couplings with the neighbours of neighbours.
     Lanes next[NX][NX];
     UNROLL for (int i = 0; i < NX; ++i)
         UNROLL for (int j = 0; j < NX; ++j) next[i][j] = (Lanes)0;
@@ -153,7 +153,7 @@ UNROLL for (int i = 0; i < NX; ++i)
 STORE_BLOCK(LEVELS > 0 ? 2 * LEVELS - 1 : 0, diag)
 """
 
-# One neighbour in one step: it takes its share from the diagonal.
+# Eliminates one neighbour in one step and updates the diagonal.
 REDUCE = r"""
 #define STORE_BLOCK(block, a)                                                           \
     UNROLL for (int i = 0; i < NX; ++i)                                                 \

@@ -26,7 +26,7 @@ __all__ = ["StageCase", "StageKernels"]
 
 _BLOCK = 128
 _MOST_THREADS = 2**31 - 1
-_TAKEN = ("BODY", "wp")  # in the generated module
+_TAKEN = ("BODY", "wp")  # names of the generated module
 
 
 class StageKernels:
@@ -41,7 +41,7 @@ class StageKernels:
         dtype: str,
         title: str = "",
     ):
-        """Checks the rows and plans the launch; text is generated at the first call.
+        """Checks the rows and plans the launch; the source is generated at the first call.
 
         Args:
             name: Name of the kernel, an identifier.

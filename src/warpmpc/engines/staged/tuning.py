@@ -1,12 +1,9 @@
-"""Which shape of the staged kernels is fastest: measured on the device, kept on disk.
+"""Choice of the fastest shape of the staged kernels: measured on the device, stored on disk.
 
-Reads: kernels, and a function that measures them.  Produces: the fastest `StagedShape` for a range
-of batch sizes (tiles up to a power of two), stored beside generated code for later processes.
-
-Kernels of the staged engine for any number of tiles: with one side or two, in a fitting shape.
-
-Reads: a function that builds the kernels of a program.  Produces: `StagedVariants`.  What the
-caller fixed is kept; the rest is what was measured on this device, else what the model says.
+Reads: a function that builds the kernels of a program, and one that measures them.  Produces:
+`StagedVariants`, kernels for any number of tiles: with one side or two, in the fastest
+`StagedShape`.  Fields that the caller fixed are kept; the others are those measured on this device
+for a range of batch sizes (tiles up to a power of two), or else those of the model.
 """
 
 from __future__ import annotations
@@ -40,10 +37,10 @@ from warpmpc.engines.staged.launch import (
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 
 _LOG = logging.getLogger(__name__)
-# What is tried beside the model's choice, one field after the other.
+# Alternatives to the model's choice, which are tried one field after the other.
 _REGISTERS = {"float32": (64, 128, 255), "float64": (128, 255)}
 _BLOCKS = (32, 64, 128)
-_GAIN = 0.02  # less than this is noise
+_GAIN = 0.02  # a smaller gain is noise
 
 
 @dataclass(frozen=True)
@@ -55,10 +52,10 @@ class Measured:
 
 
 class Measure(Protocol):
-    """How long kernels take."""
+    """Measures kernels."""
 
     def __call__(self, kernels: StagedKernels, tiles: int) -> float:
-        """Seconds for so many tiles."""
+        """Seconds for a number of tiles."""
         ...
 
 
