@@ -338,7 +338,8 @@ class MPCSolver:
             params: Parameters, as in `solve`.
             cotangent: Derivative of your loss with respect to z, ``[..., n_vars]`` or
                 ``[n_vars]``.  None: one that moves all variables.
-            step_from: Of a result of `step` the z where it started, or `MPCWarmStart(z, state)`.
+            step_from: Start of a result of `step`: the z where it started, or `MPCWarmStart(z,
+                state)`.
         """
         packed = self._packed(x0, params)
         if not isinstance(solution, Solution):
