@@ -113,7 +113,7 @@ def unrolled(case: Case, *, prefetch: int) -> float:
 
 
 def panels(case: Case, warps: int) -> float:
-    """Error of factorisation and sweeps by panels, so many warps per tile."""
+    """Error of factorisation and sweeps by panels with a number of warps per tile."""
     program = case.program
     elimination = program.in_program_order()
     plan, sweeps = panel_factor(elimination), panel_items(elimination)

@@ -116,8 +116,8 @@ class SQPSettings:
         convexify: What is done with a Hessian that may be indefinite: "project" (negative
             eigenvalues become zero) or "gershgorin" (diagonals grow).
         regularization: Added to the diagonal of the Hessian (Levenberg).
-        line_search: Of the step length.
-        qp: Of the quadratic programs.  None: the defaults of `ADMMSettings`.  Tolerances that are
+        line_search: Settings of the line search.
+        qp: Settings of the QPs.  None: the defaults of `ADMMSettings`.  Tolerances that are
             not given are a tenth of `tol_kkt` if the iteration runs until it converges.
         qp_start: Where the ADMM iteration of a QP starts: "last" (direction, s and multipliers of
             the QP before, as published) or "multipliers" (zero, with the multipliers before: after

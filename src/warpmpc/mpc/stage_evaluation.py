@@ -84,7 +84,7 @@ class Evaluation:
     """Cost and violations of instances, ``[tiles, 1, 32]`` each.
 
     Attributes:
-        cost: With the penalties of soft rows.
+        cost: Cost, including the penalties of soft rows.
         squares: Sum of squared violations of hard rows.
         absolute: Sum of violations.
         worst: Largest violation.
@@ -111,7 +111,7 @@ class StageEvaluator:
 
         Args:
             problem: The stages.
-            rule: Which Hessian the QP gets.
+            rule: Choice of the Hessian of the QP.
             dtype: "float32" or "float64".
             split: Which parameters are common to all instances; None: none.
             models: Derivatives of the groups, if they are known already.
@@ -126,7 +126,7 @@ class StageEvaluator:
         self._of_splits: dict[ParameterSplit, StageEvaluator] = {}
 
     def for_split(self, split: ParameterSplit) -> StageEvaluator:
-        """The same for parameters of which some are common; one object per split."""
+        """The evaluator for a split of parameters into own and common ones; one per split."""
         if not split.common.size:
             return self
         if split not in self._of_splits:
@@ -205,7 +205,7 @@ class StageEvaluator:
     def point_rows(self) -> dict[str, Tables]:
         """Inputs of the stage functions at a point: name of each array, and its rows per group.
 
-        The one place, with `point_arrays`, that knows which inputs there are.  Kernels read
+        This property and `point_arrays` are the only places that list the inputs.  Kernels read
         array i of tile t from tile ``t % tiles_i``: what all instances share has one tile.
         """
         point = self._cost_rows
@@ -213,7 +213,7 @@ class StageEvaluator:
 
     @property
     def _cost_rows(self) -> dict[str, Tables]:
-        """The same for functions without multipliers."""
+        """Inputs of functions without multipliers."""
         at, split = self.assembly, self._split
         if split is None:
             return {"z": at.w_rows, "p": at.p_rows}
@@ -225,7 +225,7 @@ class StageEvaluator:
 
     @property
     def parameter_sizes(self) -> dict[str, int]:
-        """Numbers of an instance in each array of parameters of `point_rows`."""
+        """Values per instance in each array of parameters of `point_rows`."""
         split = self._split
         if split is None:
             return {"p": self.problem.n_params}

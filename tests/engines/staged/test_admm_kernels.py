@@ -142,7 +142,7 @@ def soft_case(name: str) -> Case:
 
 
 def soft_rows(name: str) -> np.ndarray:
-    """In the order of K."""
+    """Values of K in its order."""
     kkt = case(name).kkt
     return np.arange(kkt.n_vars, kkt.K_pattern.n_cols)[1::4]
 
@@ -181,7 +181,7 @@ def data_of(given: Case, program: StoredElimination, dtype: str) -> tuple[LoopDa
 
 
 def coefficients(given: Case, kernel, dtype: str) -> jax.Array:
-    """Four numbers for each node that the kernel counts as soft."""
+    """Four values for each node that the kernel treats as soft."""
     assert given.penalties is not None
     at = kernel.program.node_order[kernel.soft_nodes]
     rho = given.rho[:, at]
@@ -192,7 +192,7 @@ def coefficients(given: Case, kernel, dtype: str) -> jax.Array:
 
 
 def run(name: str, code: str, dtype: str, *, limits=FIXED, given=None, status=None):
-    """Factorises and iterates; unwritten numbers show as NaN."""
+    """Factorises and iterates; values that were never written show as NaN."""
     given = given or case(name)
     kernel = kernels(name, code, dtype, given.penalties is not None)
     data, R = data_of(given, kernel.program, dtype)

@@ -114,7 +114,7 @@ class SearchRule:
 
     def macros(self, dtype: str) -> str:
         """Definitions of SEARCH_AT_ITERATE, SEARCH_AT_TRIAL and SEARCH_TAKES."""
-        # Without slack there is no such term: zero times an infinite cost would be NaN.
+        # Without slack the term is left out: zero times an infinite cost would be NaN.
         slack = f" + {literal(self.slack, dtype)} * LIBM(fabs)(cost_here)" if self.slack else ""
         return _SEARCH.format(
             scale=literal(self.scale, dtype),
@@ -130,7 +130,7 @@ _VERDICT = r"""
     const SCALAR kkt = MAX(stationarity, slack) / MAX((SCALAR)1, gradient);
     converged = usable && solvable && at_rest && worst_here <= TOL_VIOLATION && kkt <= TOL_KKT;"""
 
-# Multipliers of soft rows belong to s; they say something of z only where A d is s.
+# Multipliers of soft rows belong to s, and apply to z only where A d is s.
 _SOFT_VERDICT = "converged = converged && primal <= TOL_VIOLATION;"
 
 

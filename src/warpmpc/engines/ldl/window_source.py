@@ -143,7 +143,7 @@ for (int sweep = 0; sweep < 2; ++sweep) {
         _Pragma("unroll") for (int v = 0; v < U; ++v) LOAD(f_next[v], f_at + v * LINE); \
         taken += U;                                                           \
     }
-// What does not depend on the previous item is taken before that item is finished.
+// Whatever does not depend on the previous item is computed before that item is finished.
 #define RUN(U)                                                                \
     {                                                                         \
         SCALAR f[U], f_next[U], w[U];                                         \
@@ -226,7 +226,7 @@ SCALAR* x = BASE(x_out);
 SCALAR* rhs = BASE(rhs_in);
 #define SLOT(slot) (slot)
 #define FORWARD_START rhs
-#define BACKWARD_START x  // what the forward sweep left in the output
+#define BACKWARD_START x  // results of the forward sweep, in the output
 #define BEGIN_ITEM(u)
 #define END_ITEM(u, slot, acc, pivot) x[(ptrdiff_t)(u) * 32] = sweep ? acc : acc * pivot;
 #define PLAIN_START_FORWARD(u) AT_CONST(rhs, u)
