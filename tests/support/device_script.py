@@ -4,6 +4,7 @@
     python device_script.py everything
     python device_script.py gradients
     python device_script.py all_gradients
+    python device_script.py moves
     python device_script.py process NUMBER COUNT PORT
 
 Every check fails by an exception.
@@ -239,6 +240,31 @@ def gradients():
     gradients_agree(partial(qp_loss, solver), (q, 2 * P[0], bounds), explicit, in_program=False)
 
 
+def moves():
+    """Forward mode: changes of spread batches are spread, and those of one device."""
+    x0, params = gradient_data()
+    solver = make()
+
+    def moved(x0, params):
+        def plan(x0):
+            return solver.solve(x0, params).z
+
+        return jax.jvp(plan, (x0,), (jnp.cos(x0),))[1]
+
+    wanted = jax.jit(moved)(x0, params)
+    assert np.abs(wanted).max() > 1e-3
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        sharding = batch_sharding(kind)
+        spread = jax.tree.map(
+            lambda a: jax.device_put(jnp.asarray(a), sharding if a.shape[0] == BATCH else None),  # noqa: B023
+            (x0, params),
+        )
+        with jax.set_mesh(sharding.mesh) if kind == AxisType.Explicit else nullcontext():
+            for found in (moved(*spread), jax.jit(moved)(*spread)):
+                close(found, wanted, 1e-10)
+                assert found.sharding.is_equivalent_to(sharding, found.ndim), found.sharding
+
+
 def all_gradients():
     x0, params = gradient_data()
     cases = [(x0, params), (x0, {"w": np.array([1.0, 0.1, 0.1]), "gravity": np.array([0.8])})]
@@ -279,5 +305,6 @@ if __name__ == "__main__":
         "everything": everything_on_several_devices,
         "gradients": gradients,
         "all_gradients": all_gradients,
+        "moves": moves,
     }
     modes.get(sys.argv[1], one_of_many)(*map(int, sys.argv[2:]))

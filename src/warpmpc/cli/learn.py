@@ -25,6 +25,7 @@ EPILOG += epilog("""\
   warpmpc learn quadrotor                   data, training, evaluation, export: quadrotor_policy/
   warpmpc learn data quadrotor --shards 40  only (or more) data
   warpmpc learn evaluate quadrotor --starts 5000
+  warpmpc learn evaluate quadrotor --firmware   with the exported C as the controller
   warpmpc learn my_robot:task --rounds 5    five rounds of DAgger with a task of your own
   warpmpc learn data quadrotor --ray auto   shards on a Ray cluster
 """)
@@ -61,6 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     train.add_argument("--sobolev", metavar="WEIGHT", type=float, help="match derivatives, too")
     test = parser.add_argument_group("evaluation")
     test.add_argument("--starts", metavar="N", type=int, default=STARTS, help="unseen starts")
+    test.add_argument(
+        "--firmware",
+        action="store_true",
+        help="closed loops with the C of the robot, here and on an emulated Cortex-M4F, instead",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -166,10 +172,15 @@ class Job:
         return {"pairs": data.pairs, "epochs": epochs, "losses": losses}
 
     def evaluate(self) -> dict[str, Any]:
-        """Closed loops of expert and policy."""
-        from warpmpc.learn import evaluate
+        """Closed loops of expert and policy, or of the policy as C."""
+        from warpmpc.learn import evaluate, evaluate_firmware
         from warpmpc.learn.files import write_json
 
+        if self._args.firmware:
+            where, starts = self._folder / "app", self._args.starts
+            report = evaluate_firmware(self._task, self._policy(), where, starts=starts)
+            write_json(self._folder / "firmware.json", report.to_json())
+            return {**report.to_json(), "folder": str(where), "table": report.table()}
         few = min(EXPERT_STARTS, self._args.starts)
         found = evaluate(self._task, self._policy(), starts=self._args.starts, expert_starts=few)
         write_json(self._folder / "evaluation.json", found.to_json())
@@ -180,14 +191,16 @@ class Job:
         return {**found.to_json(), "table": found.table()}
 
     def export(self) -> dict[str, Any]:
-        """C, ONNX and contract, compared with each other."""
-        from warpmpc.learn import Dataset, export, parity
+        """C, ONNX, contract and the robot's app; all but the app are compared with each other."""
+        from warpmpc.learn import Dataset, export, parity, write_firmware
 
         policy = self._policy()
         made = self._folder / "data" / "round-00"
         states = Dataset.open(made).shards[0]["x"][:10_000] if made.exists() else None
         written = export(policy, self._folder / "firmware", states=states)
         found = parity(policy, written.folder, states=states)
+        if self._task.firmware is not None:
+            write_firmware(self._task, policy, self._folder / "app")
         return {
             "folder": str(written.folder),
             "losses": written.losses,

@@ -28,7 +28,7 @@ from warpmpc.mpc.parameters import Parameters, ParameterSplit
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.qp.products import total
 from warpmpc.qp.scaling import QPData
-from warpmpc.symbolic.derivatives.assembly import Assembly, Overlap
+from warpmpc.symbolic.derivatives.assembly import Assembly, BlockSet, Overlap
 from warpmpc.symbolic.derivatives.stage_model import HessianRule, StageModel
 from warpmpc.symbolic.pattern import IntArray
 
@@ -46,11 +46,14 @@ class BlockProjection:
             dense = jnp.moveaxis(raw[:, blocks.values], -1, 1)  # [tiles, lanes, blocks, size, size]
             i, j = np.tril_indices(blocks.values.shape[-1])
             values = jnp.moveaxis(_projected(dense)[..., i, j], 1, -1)
-            for parity in (0, 1):  # neighbours share entries; every other stage shares none
-                mine = blocks.parity == parity
-                if mine.any():
-                    rows = values[:, mine].reshape(P.shape[0], -1, P.shape[2])
-                    P = P.at[:, blocks.upper[mine].ravel()].add(rows, unique_indices=True)
+            P = _with_blocks(P, values, blocks)
+        return P
+
+    def moved(self, P: jax.Array, raw: jax.Array) -> jax.Array:
+        """Change of P with those of the raw blocks: the transpose of `raw_bars`."""
+        for blocks in self._sets:
+            i, j = np.tril_indices(blocks.values.shape[-1])
+            P = _with_blocks(P, raw[:, blocks.values[:, i, j]], blocks)
         return P
 
     def raw_bars(self, P_bar: jax.Array, size: int) -> jax.Array:
@@ -63,6 +66,16 @@ class BlockProjection:
             i, j = np.tril_indices(blocks.values.shape[-1])
             source[blocks.values[:, i, j]] = blocks.upper
         return P_bar[:, source]
+
+
+def _with_blocks(P: jax.Array, values: jax.Array, blocks: BlockSet) -> jax.Array:
+    """P with the lower triangles of blocks added, ``[tiles, blocks, values, 32]``."""
+    for parity in (0, 1):  # neighbours share entries; every other stage shares none
+        mine = blocks.parity == parity
+        if mine.any():
+            rows = values[:, mine].reshape(P.shape[0], -1, P.shape[2])
+            P = P.at[:, blocks.upper[mine].ravel()].add(rows, unique_indices=True)
+    return P
 
 
 def _projected(blocks: jax.Array) -> jax.Array:
@@ -262,16 +275,15 @@ class StageEvaluator:
     def linearize(self, z: jax.Array, p: Vectors, y: jax.Array) -> QPData:
         """The QP at a point; y are multipliers for the exact Hessian."""
         found = dict(zip(self._sizes, self._linearize(*self.point_arrays(z, p, y)), strict=True))
-        blocks = found.pop("blocks", None)
+        return self._qp_data(found, z, self._projection)
+
+    def _qp_data(self, found: dict[str, jax.Array], z: jax.Array, add_blocks: Any) -> QPData:
+        """Contributions of the stages as the data of a QP."""
         P = _added(found["P"], self.assembly.P_overlap)
-        if blocks is not None:
-            P = self._projection(P, blocks)
-        tiles, lanes = z.shape[0], z.shape[2]
-
-        def array(name: str, rows: int) -> jax.Array:
-            return found.get(name, jnp.zeros((tiles, rows, lanes), dtype=z.dtype))
-
-        rows = [array(name, 0) for name in ("A", "lower", "upper")]
+        if "blocks" in found:
+            P = add_blocks(P, found["blocks"])
+        nothing = jnp.zeros((z.shape[0], 0, z.shape[2]), dtype=z.dtype)
+        rows = [found.get(name, nothing) for name in ("A", "lower", "upper")]
         soft = {"soft": found["soft"]} if "soft" in found else {}
         return QPData(P, _added(found["q"], self.assembly.q_overlap), *rows, **soft)
 
@@ -309,6 +321,22 @@ class StageEvaluator:
         given = {name: bar for name, bar in self._bars(bars).items() if name not in _HESSIAN}
         (p_bar,) = self._pull_back_params(*self.point_arrays(z, p, y), *given.values())
         return self._summed(p_bar)
+
+    def push_forward(
+        self, z: jax.Array, p: Vectors, y: jax.Array, z_dot: jax.Array, p_dot: jax.Array
+    ) -> QPData:
+        """Change of the QP for changes of z and of whole parameter vectors."""
+        found = self._push_forward(*self.point_arrays(z, p, y), z_dot, p_dot)
+        return self._qp_data(dict(zip(self._sizes, found, strict=True)), z, self._projection.moved)
+
+    def push_forward_params(
+        self, z: jax.Array, p: Vectors, y: jax.Array, p_dot: jax.Array
+    ) -> QPData:
+        """Change of q, A, lower, upper and soft for one of the parameters; of P it is zero."""
+        found = self._push_forward_params(*self.point_arrays(z, p, y), p_dot)
+        named = dict(zip(self._without_hessian, found, strict=True))
+        named["P"] = jnp.zeros((z.shape[0], self._sizes["P"], z.shape[2]), dtype=z.dtype)
+        return self._qp_data(named, z, self._projection.moved)
 
     def cost_pull_back(self, z: jax.Array, p: Vectors) -> tuple[jax.Array, jax.Array]:
         """Gradients of the cost with respect to z and p."""
@@ -348,8 +376,27 @@ class StageEvaluator:
 
     @cached_property
     def _pull_back_params(self) -> StageKernels:
-        which = [name for name in self._sizes if name not in _HESSIAN]
-        return self._pulling("pull_back_params", which, of_z=False)
+        return self._pulling("pull_back_params", self._without_hessian, of_z=False)
+
+    @property
+    def _without_hessian(self) -> list[str]:
+        return [name for name in self._sizes if name not in _HESSIAN]
+
+    def _pushing(self, name: str, which: list[str], *, of_z: bool) -> StageKernels:
+        moves = {"z_dot": self.assembly.w_rows} if of_z else {}
+        inputs = {**self.point_rows, **moves, "p_dot": self.assembly.p_rows}
+        outputs = {name: (self._sizes[name], self._written[name]) for name in which}
+        return self._kernels(
+            name, lambda m, n: m.push_forward(n, which, of_w=of_z), inputs, outputs
+        )
+
+    @cached_property
+    def _push_forward(self) -> StageKernels:
+        return self._pushing("push_forward", list(self._sizes), of_z=True)
+
+    @cached_property
+    def _push_forward_params(self) -> StageKernels:
+        return self._pushing("push_forward_params", self._without_hessian, of_z=False)
 
     @cached_property
     def _cost_pull_back(self) -> StageKernels:

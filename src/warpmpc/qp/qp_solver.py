@@ -341,7 +341,7 @@ class QPSolver:
         s_soft = None if self.structure.soft is None else s_there
         point = Point(data, x_there, y_there, valid, s_soft)
         changes = apply_linear(*derivatives, point, tangents[0])
-        return (x, y, objective, rest), (*changes, jax.tree.map(_no_tangent, rest))
+        return (x, y, objective, rest), (*changes, jax.tree.map(no_tangent, rest))
 
     def _differentiable(self, status: jax.Array) -> jax.Array:
         """Instances that are solved, or iterated as often as the caller fixed beforehand."""
@@ -349,7 +349,8 @@ class QPSolver:
         return solved if self.settings.check_every else solved | (status == Status.MAX_ITER)
 
 
-def _no_tangent(array: jax.Array) -> Any:
+def no_tangent(array: jax.Array) -> Any:
+    """The tangent of an array that has no derivative."""
     if jnp.issubdtype(array.dtype, jnp.floating):
         return jnp.zeros_like(array)
     return np.zeros(array.shape, dtype=jax.dtypes.float0)
