@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 MAX_LINES = 600
 LAYERS = ("problem", "symbolic", "codegen", "engines", "qp", "mpc", "sim", "learn")
-FOUNDATION = ("_checks", "_conventions", "_errors", "_version")
+FOUNDATION = ("_checks", "_conventions", "_errors", "_moved", "_version")
 ROOT = "__init__"  # the public names; whoever imports them imports every layer
 
 # Who may be imported from where.  A layer sees itself and everything to its left; systems are

@@ -69,7 +69,7 @@ def merit_condition(dtype: str, *, armijo: float, margin: float) -> str:
     )
 
 
-# SEARCH_AT_ITERATE declares what conditions read of the iterate, SEARCH_AT_TRIAL what they read of
+# The enum of `codegen.native.status` precedes these macros.  SEARCH_AT_ITERATE declares what conditions read of the iterate, SEARCH_AT_TRIAL what they read of
 # a trial point; it sets `accepted`.  Trial points are visited from the largest step to the smallest
 # one, and the first one for which SEARCH_TAKES holds is the choice.
 _SEARCH = r"""
@@ -82,6 +82,10 @@ _SEARCH = r"""
     const bool finite = cost - cost == 0 && squares - squares == 0;                       \
     accepted = finite && ({accepts});
 #define SEARCH_TAKES(is_last) (accepted || ({fallback} && (is_last)))
+// By the status of its QP: whether an iteration was run, and whether multipliers are meaningful; those
+// of a QP without solution grow without bound.
+#define IS_TRIED(status) ((status) != NON_FINITE && (status) != INVALID_BOUNDS)
+#define IS_SOLVABLE(status) ((status) != PRIMAL_INFEASIBLE && (status) != DUAL_INFEASIBLE)
 """
 
 

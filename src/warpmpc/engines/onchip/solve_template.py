@@ -125,10 +125,9 @@ ROLLED for (int iteration = 0;; ++iteration) {{
     Lanes poison_of = (Lanes)0;
     ROLLED_BY_8 for (int row = 0; row < X_COUNT; ++row)
         poison_of += ROW_OF_LANES(X_ROWS + row) * 0;
-    const bool tried = status != NON_FINITE && status != INVALID_BOUNDS;
+    const bool tried = IS_TRIED(status);
     usable = tried && is_zero(poison_of);
-    // Multipliers of a QP without solution grow without bound and are useless.
-    solvable = status != PRIMAL_INFEASIBLE && status != DUAL_INFEASIBLE;
+    solvable = IS_SOLVABLE(status);
     const bool honest = usable && solvable;
     {slope}
     EACH_LANE {{

@@ -102,7 +102,7 @@ GATHER
 Pack taken, kept, honest;
 for (int l = 0; l < LANES_HERE; ++l) {{
     const int status = BASE(status_in)[l];
-    const bool tried = status != NON_FINITE && status != INVALID_BOUNDS;
+    const bool tried = IS_TRIED(status);
     const bool usable = tried && FOUND_OF(POISON, l) == 0;
     const SCALAR slope = FOUND_OF(SLOPE, l), weight = FOUND_OF(Y, l);
     SEARCH_AT_ITERATE(FOUND_OF(COST, l), FOUND_OF(SQUARES, l), FOUND_OF(ABSOLUTE, l))
@@ -119,8 +119,7 @@ for (int l = 0; l < LANES_HERE; ++l) {{
     if (!usable) choice = 0;
     LANE(taken, l) = ladder[choice];
     LANE(kept, l) = usable;
-    // Multipliers of a QP without solution grow without bound and are useless.
-    const bool solvable = status != PRIMAL_INFEASIBLE && status != DUAL_INFEASIBLE;
+    const bool solvable = IS_SOLVABLE(status);
     LANE(honest, l) = usable && solvable;
     if (CHIEF) {{
         SCALAR* report = BASE(report_out) + l;
