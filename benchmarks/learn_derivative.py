@@ -1,6 +1,6 @@
 """Success over the number of pairs, with and without the expert's derivative in the loss.
 
-    python benchmarks/learn_derivative.py --folder derivative_data --out success.jsonl --figure success.png
+    python benchmarks/learn_derivative.py --out success.jsonl --figure success.png
 
 Reads: the task "quadrotor".  Produces: one row per number of pairs, weight of the derivative and
 seed, and a figure.  Subsets of one data set are used, whole rollouts each.  All trainings take the
@@ -10,6 +10,7 @@ same number of optimiser steps, so that only the data differ.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -80,6 +81,11 @@ def draw(rows: list[Row], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Makes data, trains and writes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -99,7 +105,7 @@ def main() -> None:
         settings = wm.learn.DataSettings(rollouts=max(sizes), shards=1, derivatives=True, seed=7)
         began = time.process_time()
         data = wm.learn.synthesize(task, folder=args.folder or temporary, settings=settings)
-        print(f"{data.pairs} pairs in {time.process_time() - began:.0f} s of CPU time", flush=True)
+        _say(f"{data.pairs} pairs in {time.process_time() - began:.0f} s of CPU time")
         for rollouts in sizes:
             part = subset(data, rollouts, Path(temporary) / f"first-{rollouts}")
             for sobolev in map(float, args.weights.split(",")):
@@ -107,7 +113,7 @@ def main() -> None:
                     row = {**about, "rollouts": rollouts, "steps": args.steps}
                     row |= trained(part, task, args.steps, sobolev, seed)
                     rows.append(row)
-                    print({k: row[k] for k in ("pairs", "sobolev", "seed", "success")}, flush=True)
+                    _say(str({k: row[k] for k in ("pairs", "sobolev", "seed", "success")}))
                     append_row(args.out, row)
     draw(rows, args.figure)
 
