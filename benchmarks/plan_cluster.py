@@ -106,16 +106,16 @@ def content_of(index: int) -> bytes:
     return np.random.default_rng(index).bytes(32)
 
 
-def write_time(pairs: int, repeats: int = 5) -> float:
-    """Seconds to check and write a whole shard on this machine, the median."""
+def write_rate(pairs: int = 100_000, repeats: int = 15) -> float:
+    """Bytes of whole shards that this machine checks and writes per second, the median."""
     content = encode(np.zeros(pairs, record_type(12, 4, derivatives=False)))
-    seconds = []
+    rates = []
     with tempfile.TemporaryDirectory() as folder:
         for i in range(repeats):
             began = time.perf_counter()
             write_shard(Path(folder), i, content, {"pairs": pairs, "offered": pairs})
-            seconds.append(time.perf_counter() - began)
-    return float(np.median(seconds))
+            rates.append(len(content) / (time.perf_counter() - began))
+    return float(np.median(rates))
 
 
 def shards_of(cluster: Cluster, shards: int, folder: Path, kill_after: int) -> Iterator[Shard]:
@@ -195,6 +195,7 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=2.0, help="mean life of a worker")
     args = parser.parse_args()
     rate, about = rates(), {"benchmark": "plan_cluster", **machine()}
+    written = write_rate()
     # Name, workers, what one is, closed loops per shard, pairs, start-up, mean life of a worker.
     plans = [
         ("64 GPUs", 64, "H200", 10_000, 1e9, 60.0, args.hours),
@@ -205,19 +206,18 @@ def main() -> None:
     ]
     for name, workers, kind, rollouts, total, start, hours in plans:
         pairs = rollouts * STEPS
-        write_s = write_time(pairs)
         cluster = Cluster(
             workers=workers,
             shard_s=pairs / rate[kind],
             start_s=start,
             life_s=3600 * hours,
             replace_s=30.0,
-            write_s=write_s,
+            write_s=pairs * PAIR_BYTES / written,
         )
         found = simulate(cluster, max(round(total / pairs), 1), pairs, kill=True)
         life = 3600 * hours if np.isfinite(hours) else None
         assumed = {"rate": round(rate[kind]), "shard_s": round(pairs / rate[kind], 2)}
-        assumed |= {"start_s": start, "life_s": life, "write_s": round(write_s, 4)}
+        assumed |= {"start_s": start, "life_s": life, "write_bytes_per_s": round(written)}
         row = {**about, "name": name, **assumed, **found}
         line = {key: row[key] for key in ("name", *assumed, *found)}
         sys.stdout.write(json.dumps(line) + "\n")

@@ -1,6 +1,7 @@
 """Shards are given to workers in a window, and simulated clusters lose time but no shard."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def test_each_shard_comes_once_and_few_are_under_way(count):
 @pytest.fixture(scope="module")
 def plan():
     spec = importlib.util.spec_from_file_location("plan_cluster", FILE)
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
