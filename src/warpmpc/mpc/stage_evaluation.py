@@ -23,9 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.codegen.from_casadi import translate
+from warpmpc.codegen.program_cache import derivation, kept_program
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
 from warpmpc.mpc.parameters import Parameters, ParameterSplit
-from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.problem.mpc_problem import MPCProblem, array_digest, digest
 from warpmpc.qp.products import total
 from warpmpc.qp.scaling import QPData
 from warpmpc.symbolic.derivatives.assembly import Assembly, BlockSet, Overlap
@@ -204,7 +205,10 @@ class StageEvaluator:
         """
         cases = [
             StageCase(
-                program=translate(function(model, f"{name}_{i}")),
+                program=kept_program(
+                    self._program_key(f"{name}_{i}", (*inputs, *outputs)),
+                    lambda i=i, model=model: translate(function(model, f"{name}_{i}")),
+                ),
                 stages=self.assembly.stages[i],
                 in_rows=tuple(rows[i] for rows in inputs.values()),
                 out_rows=tuple(rows[i] for _, rows in outputs.values()),
@@ -213,6 +217,16 @@ class StageEvaluator:
         ]
         sizes = {array: size for array, (size, _) in outputs.items()}
         return StageKernels(f"{name}_stages", cases, list(inputs), sizes, self.dtype)
+
+    def _program_key(self, name: str, arrays: tuple[str, ...]) -> str:
+        """Hash of all that decides about a program: problem, rule, split and how it is derived."""
+        split = self._split
+        common = () if split is None else (array_digest(split.own), array_digest(split.common))
+        return digest([repr((derivation(), self._problem_hash, self.rule, common, name, arrays))])
+
+    @cached_property
+    def _problem_hash(self) -> str:
+        return self.problem.hash
 
     @property
     def point_rows(self) -> dict[str, Tables]:
