@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from warpmpc._checks import check_choice, check_count, check_flag, check_real
+from warpmpc._checks import DTYPES, check_choice, check_count, check_flag, check_real
 from warpmpc._errors import SettingsError
 from warpmpc.mpc.line_search import LINE_SEARCHES
 from warpmpc.qp.types import ADMMSettings
@@ -24,6 +25,7 @@ DEFAULT_TOLERANCES = {
     "float32": Tolerances(step=1e-3, kkt=1e-3, violation=1e-4),
     "float64": Tolerances(step=1e-6, kkt=1e-6, violation=1e-6),
 }
+_MOST_STEPS = 1000
 # QPs have to be solved more accurately than the problem they approximate.
 _QP_SHARE = 0.1
 
@@ -76,6 +78,12 @@ class LineSearchSettings:
         for name in ("decay", "gamma", "armijo"):
             check_real(self, name, "a number between 0 and 1", lambda v: 0 < v < 1)
         check_real(self, "step_min", "a number above 0, at most 1", lambda v: 0 < v <= 1)
+        steps = math.log(self.step_min) / math.log(self.decay)
+        if steps > _MOST_STEPS:
+            raise SettingsError(
+                f"decay={self.decay} and step_min={self.step_min} give {steps:.0f} step lengths, "
+                f"all of which are evaluated; at most {_MOST_STEPS} are possible."
+            )
         for name in ("scale", "theta_max"):
             check_real(self, name, "a positive finite number", lambda v: v > 0)
         if self.theta_min is not None:
@@ -190,6 +198,8 @@ class SQPSettings:
 
     def tolerances(self, dtype: str) -> Tolerances:
         """The tolerances, those of the dtype where none are given."""
+        if dtype not in DTYPES:
+            raise SettingsError(f"dtype must be one of {DTYPES}, got {dtype!r}.")
         default = DEFAULT_TOLERANCES[dtype]
         return Tolerances(
             step=self.tol_step or default.step,
