@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from warpmpc._checks import DTYPES, check_choice, check_count, check_flag, check_real
@@ -28,6 +28,10 @@ DEFAULT_TOLERANCES = {
 _MOST_STEPS = 1000
 # QPs have to be solved more accurately than the problem they approximate.
 _QP_SHARE = 0.1
+
+
+# A fixed number of iterations and nothing else, so that the fast engines take these QPs.
+_FIXED_QP = ADMMSettings(max_iter=25, check_every=0, adaptive_rho_every=0, scaling=0)
 
 
 @dataclass(frozen=True)
@@ -125,8 +129,10 @@ class SQPSettings:
             eigenvalues become zero) or "gershgorin" (diagonals grow).
         regularization: Added to the diagonal of the Hessian (Levenberg).
         line_search: Of the step length.
-        qp: Of the quadratic programs.  None: the defaults of `ADMMSettings`.  Tolerances that are
-            not given are a tenth of `tol_kkt` if the iteration runs until it converges.
+        qp: Of the quadratic programs.  None: the defaults of `ADMMSettings` if the iteration runs
+            until it converges, else those of `real_time`: 25 iterations of QPs that are not
+            scaled.  Tolerances that are not given are a tenth of `tol_kkt` if the iteration runs
+            until it converges.
         qp_start: Where the ADMM iteration of a QP starts: "last" (direction, s and multipliers of
             the QP before, as published) or "multipliers" (zero, with the multipliers before: after
             a full step the next direction is small).  None: last with a fixed number of
@@ -188,8 +194,7 @@ class SQPSettings:
             sqp: SQP iterations per solve.
             admm: ADMM iterations per QP.
         """
-        qp = ADMMSettings(max_iter=admm, check_every=0, adaptive_rho_every=0, scaling=0)
-        return cls(mode="fixed", max_iter=sqp, qp=qp)
+        return cls(mode="fixed", max_iter=sqp, qp=replace(_FIXED_QP, max_iter=admm))
 
     @classmethod
     def accurate(cls) -> SQPSettings:
@@ -209,10 +214,33 @@ class SQPSettings:
 
     def qp_settings(self, dtype: str) -> ADMMSettings:
         """Settings of the QPs, those that suit the tolerances where none are given."""
-        given = self.qp or ADMMSettings()
+        tolerances = self.tolerances(dtype)
         if not self.converges:
-            return given.resolved()
-        return given.resolved(_QP_SHARE * self.tolerances(dtype).kkt)
+            return (self.qp or _FIXED_QP).resolved()
+        return (self.qp or ADMMSettings()).resolved(_QP_SHARE * tolerances.kkt)
+
+    def resolved(self, dtype: str = "float32") -> SQPSettings:
+        """What a solver of this dtype makes of these settings: the same, without hidden defaults.
+
+        Only what depends on the problem and the machine stays None: `fused` and `qp.max_batch`.
+        """
+        tolerances = self.tolerances(dtype)
+        line_search = replace(
+            self.line_search,
+            theta_min=self.theta_min,
+            rounding=self.rounding,
+            fallback=self.fallback,
+        )
+        return replace(
+            self,
+            tol_step=tolerances.step,
+            tol_kkt=tolerances.kkt,
+            tol_violation=tolerances.violation,
+            hessian=self.hessian_kind,
+            line_search=line_search,
+            qp=self.qp_settings(dtype),
+            qp_start="multipliers" if self.restarts_qp else "last",
+        )
 
     @property
     def hessian_kind(self) -> Literal["gauss_newton", "exact"]:
@@ -220,7 +248,7 @@ class SQPSettings:
         return self.hessian or ("exact" if self.converges else "gauss_newton")
 
     @property
-    def fallback(self) -> str:
+    def fallback(self) -> Literal["smallest", "stay"]:
         """What happens if no step length is acceptable."""
         return self.line_search.fallback or ("stay" if self.converges else "smallest")
 

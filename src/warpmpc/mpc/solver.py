@@ -151,6 +151,25 @@ class MPCSolver:
         """Name of the engine; the first use builds it."""
         return "onchip" if self._onchip else self.qp.engine
 
+    @property
+    def engine_reason(self) -> str:
+        """The SQP iteration and why faster ones are not taken, in one line.
+
+        Iterations are "onchip" (a solve is one launch), "three_launch" (an iteration is three) and
+        "general".  The first use builds the engine.
+        """
+        return self._choice.reason
+
+    def __repr__(self) -> str:
+        """Sizes, and all settings with the values that they have for this solver."""
+        problem = self.problem
+        engine = "onchip" if self._onchip else self._layout.engine
+        return (
+            f"MPCSolver(<{problem.n_vars} variables, {problem.n_cons} rows, horizon "
+            f"{problem.horizon}>, settings={self.settings.resolved(self.dtype)}, "
+            f"dtype={self.dtype!r}, engine={engine!r})"
+        )
+
     def _rule(self) -> HessianRule:
         settings = self.settings
         if settings.regularization and not self.problem.full_diagonal:
