@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from trouble_cases import BATCH, TROUBLES, gate, healthy, in_order, troubled
 
-from warpmpc import LineSearchSettings, MPCSolver, MPCStatus, SQPSettings
+from warpmpc import ADMMSettings, LineSearchSettings, MPCSolver, MPCStatus, SQPSettings
 
 CONVERGED, MAX_ITER, QP_INFEASIBLE, LINE_SEARCH_FAILED, NON_FINITE = MPCStatus
 
@@ -23,7 +23,8 @@ def solver():
 @pytest.fixture(scope="module")
 def stepping():
     """A fixed number of iterations."""
-    settings = SQPSettings(mode="fixed", max_iter=2, line_search=LineSearchSettings(step_min=0.1))
+    search = LineSearchSettings(step_min=0.1)
+    settings = SQPSettings(mode="fixed", max_iter=2, line_search=search, qp=ADMMSettings())
     return MPCSolver(gate(), settings, dtype="float64", engine="sparse")
 
 

@@ -18,7 +18,13 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding
 
-from warpmpc._checks import ArrayLike, check_array, check_dtype
+from warpmpc._checks import (
+    ArrayLike,
+    check_alive,
+    check_argument_flag,
+    check_array,
+    check_dtype,
+)
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.sharding import (
     check_divisible,
@@ -40,6 +46,7 @@ from warpmpc.mpc.parameters import (
     Parameters,
     ParameterSplit,
     Params,
+    check_names,
     has_tensors,
     to_jax,
     to_torch,
@@ -134,7 +141,7 @@ class MPCSolver:
         # Compiled, so that no constant comes from the host.
         self._nothing = jax.jit(self._cold_state)
         self._shift = jax.jit(Shift(self.problem))
-        self._layout = TrajectoryLayout(self.problem)
+        self._layout = TrajectoryLayout(self.problem, self.settings, engine)
         self._solve = self._program(self._solve_tiles, partial(SolveSensitivity, *given))
         step_sensitivity = partial(StepSensitivity, self.programs, self.qp)
         self._step = self._program(self._step_tiles, step_sensitivity)
@@ -143,6 +150,25 @@ class MPCSolver:
     def engine(self) -> str:
         """Name of the engine; the first use builds it."""
         return "onchip" if self._onchip else self.qp.engine
+
+    @property
+    def engine_reason(self) -> str:
+        """The SQP iteration and why faster ones are not taken, in one line.
+
+        Iterations are "onchip" (a solve is one launch), "three_launch" (an iteration is three) and
+        "general".  The first use builds the engine.
+        """
+        return self._choice.reason
+
+    def __repr__(self) -> str:
+        """Sizes, and all settings with the values that they have for this solver."""
+        problem = self.problem
+        engine = "onchip" if self._onchip else self._layout.engine
+        return (
+            f"MPCSolver(<{problem.n_vars} variables, {problem.n_cons} rows, horizon "
+            f"{problem.horizon}>, settings={self.settings.resolved(self.dtype)}, "
+            f"dtype={self.dtype!r}, engine={engine!r})"
+        )
 
     def _rule(self) -> HessianRule:
         settings = self.settings
@@ -267,11 +293,15 @@ class MPCSolver:
     @in_auto_axes
     def shift(self, warm_start: MPCWarmStart) -> MPCWarmStart:
         """A warm start moved by one node, for the next sampling instant."""
+        sizes = self._start_arrays(warm_start)
+        for name, (array, size) in sizes.items():
+            check_array(array, name, size, self.dtype)
         return self._shift(warm_start)
 
     @in_auto_axes
-    def cold_start(self, z: jax.Array) -> MPCWarmStart:
-        """A warm start from a trajectory alone, which is not copied."""
+    def cold_start(self, z: ArrayLike) -> MPCWarmStart:
+        """A warm start from a trajectory alone, which is not copied if it is a JAX array."""
+        z = check_array(z, "z", self.problem.n_vars, self.dtype)
         state = self._nothing(z)
         # Zeros do not depend on z: they would lie on every device as a whole.
         return MPCWarmStart(z, jax.device_put(state, z.sharding) if is_sharded(z) else state)
@@ -306,6 +336,9 @@ class MPCSolver:
                 Neither it nor the solution that it belongs to can be used again then.  Without
                 effect on arrays of a program that is being traced.
         """
+        check_names(params)
+        check_argument_flag("shift", shift)
+        check_argument_flag("donate", donate)
         if has_tensors((x0, params, warm_start)):
             args = to_jax((x0, params, warm_start))
             return to_torch(self.solve(*args, shift=shift))
@@ -345,6 +378,7 @@ class MPCSolver:
         if not isinstance(solution, Solution):
             given = type(solution).__name__
             raise ProblemError(f"solution must be a Solution of `solve`, got {given}.")
+        check_alive(solution, "The solution")
         if packed.own.shape[:-1] != solution.z.shape[:-1]:
             raise ProblemError(
                 f"The solution has leading axes {list(solution.z.shape[:-1])} but the data have "
@@ -383,6 +417,8 @@ class MPCSolver:
         Returns:
             The result, and the state for the next call.
         """
+        check_names(params)
+        check_argument_flag("donate", donate)
         if has_tensors((z, params, state, x0)):
             z, params, state, x0 = to_jax((z, params, state, x0))
             return to_torch(self.step(z, params, state, x0=x0))
@@ -409,24 +445,37 @@ class MPCSolver:
 
     def _start(self, packed: Parameters, given: Any) -> MPCWarmStart:
         """A warm start with the leading axes of the parameter vectors."""
-        problem = self.problem
         if given is None:
             return self.cold_start(self._guess(packed))
+        if isinstance(given, Solution):
+            raise ProblemError("warm_start is a Solution; pass its `warm_start` instead.")
         if not isinstance(given, MPCWarmStart):
-            given = self.cold_start(check_array(given, "z", problem.n_vars, self.dtype))
-        sizes = {"z": problem.n_vars, "d": problem.n_vars, "s": problem.n_cons, "y": problem.n_cons}
-        arrays = dict(zip(sizes, (given.z, given.qp.d, given.qp.s, given.qp.y), strict=True))
+            given = self.cold_start(given)
+        arrays: list[jax.Array] = []
         leading = packed.own.shape[:-1]
-        for name, array in arrays.items():
-            array = check_array(array, f"warm_start.{name}", sizes[name], self.dtype)
+        for name, (array, size) in self._start_arrays(given).items():
+            array = check_array(array, name, size, self.dtype)
             if array.shape[:-1] not in ((), leading):
                 raise ProblemError(
-                    f"warm_start.{name} has leading axes {list(array.shape[:-1])} but the data "
-                    f"have {list(leading)}."
+                    f"{name} has leading axes {list(array.shape[:-1])} but the data have "
+                    f"{list(leading)}."
                 )
-            to = (*leading, sizes[name])
-            arrays[name] = self._moved(array if array.shape == to else jnp.broadcast_to(array, to))
-        return MPCWarmStart(arrays["z"], QPState(arrays["d"], arrays["s"], arrays["y"]))
+            to = (*leading, size)
+            arrays.append(self._moved(array if array.shape == to else jnp.broadcast_to(array, to)))
+        return MPCWarmStart(arrays[0], QPState(*arrays[1:]))
+
+    def _start_arrays(self, start: Any) -> dict[str, tuple[Any, int]]:
+        """The arrays of a warm start by name, with the sizes that they must have."""
+        if not isinstance(start, MPCWarmStart) or not isinstance(start.qp, QPState):
+            given = type(start.qp if isinstance(start, MPCWarmStart) else start).__name__
+            raise ProblemError(
+                "A warm start is MPCWarmStart(z, QPState(d, s, y)), such as solution.warm_start or "
+                f"solver.cold_start(z); got {given}."
+            )
+        n, m = self.problem.n_vars, self.problem.n_cons
+        qp = start.qp
+        found = {"z": (start.z, n), "d": (qp.d, n), "s": (qp.s, m), "y": (qp.y, m)}
+        return {f"warm_start.{name}": both for name, both in found.items()}
 
     def _moved(self, array: jax.Array) -> jax.Array:
         if self._device is None or isinstance(array, Tracer):
