@@ -7,7 +7,7 @@ from warpmpc.robots.drawing import render
 from warpmpc.robots.formulations import inverse_dynamics_rows
 from warpmpc.robots.kinematics import Pose
 from warpmpc.robots.left_out import RobotWarning
-from warpmpc.robots.plant import PD, MuJoCoPlant
+from warpmpc.robots.plant import PD, MuJoCoPlant, TorqueLaw
 from warpmpc.robots.robot import Robot, load
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Pose",
     "Robot",
     "RobotWarning",
+    "TorqueLaw",
     "inverse_dynamics_rows",
     "load",
     "render",
