@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from warpmpc import MPCSolver, ProblemError
+from warpmpc import MPCSolver, ProblemError, systems
 from warpmpc.problem.evaluation import evaluate, initial_guess
 from warpmpc.symbolic.derivatives.stage_model import HessianRule, RowKind, StageModel, row_kinds
 from warpmpc.symbolic.stage_elimination import build_stage_elimination
@@ -202,6 +202,47 @@ class TestGait:
         for name, value in wanted.items():
             assert found[name].dtype == "float32"
             np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=3e-5)
+
+
+class TestRecipe:
+    def test_one_step_of_the_benchmark(self):
+        """The predicted node and the torques follow; no physics."""
+        x, u = jnp.zeros((3, 66)), jnp.arange(3 * 84.0).reshape(3, 84)
+        after = np.asarray(humanoid.simulate(x, u))
+        np.testing.assert_array_equal(after[:, :48], u[:, 36:])
+        np.testing.assert_array_equal(after[:, 48:], u[:, :18])
+
+    def test_references_of_a_step(self):
+        """With one number for all instances, or one for each."""
+        x = jnp.asarray(humanoid.sample(3), dtype="float32")
+        each = humanoid.references(jnp.array([0, 7, 19]), x)
+        for b, t in enumerate((0, 7, 19)):
+            one = humanoid.references(t, x)
+            for name, value in one.items():
+                np.testing.assert_allclose(each[name][b], value[b], atol=2e-6)
+
+    def test_system(self):
+        system = systems.make("humanoid", horizon=3)
+        assert (system.n_x, system.n_u, system.steps) == (66, 84, 20)
+        assert system.state_names[65] == "x[65]"
+        z, params = system.nominal
+        assert z.shape == (system.problem.n_vars,)
+        assert np.isfinite(params).all()
+        solver = system.solver()
+        assert solver.qp.structure._nominal is not None
+        assert system.params_at(0, jnp.zeros((1, 66)))["gamma"].shape == (1, 4, 4)
+
+    def test_falls_are_no_success(self):
+        x = np.tile(humanoid.sample(3)[:, None], (1, 5, 1))
+        x[1, 3, 2], x[2, 2, 6] = 0.45, 0.7  # fallen; a hip beyond its limit
+        found = humanoid.metrics(x, np.zeros((3, 4, 84)))
+        assert found["success"].tolist() == [True, False, True]
+        assert found["satisfied"].tolist() == [True, True, False]
+        assert found["violation"][2] == pytest.approx(0.7 - np.radians(30) - 0.01)
+
+    def test_wrong_plant(self):
+        with pytest.raises(ProblemError, match=r"plant must be one of .*, got 'moon'"):
+            systems.make("humanoid", plant="moon")
 
 
 class TestProblem:

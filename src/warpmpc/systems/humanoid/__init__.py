@@ -9,17 +9,22 @@ and the clock of the gait advances by 0.01 s.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import inspect
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc._errors import ProblemError
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.problem.evaluation import initial_guess
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.systems.base import (
     Metrics,
+    System,
     benchmark_settings,
     closed_loop,
     closed_loop_metrics,
@@ -32,6 +37,8 @@ from warpmpc.systems.recipe import Description, Recipe
 CONTROL_DT, STEPS = 0.01, 20
 N_STATE = N_X + N_JOINTS  # q, dq, and the torques that were applied last
 N_INPUT = 2 * N_JOINTS + N_X  # torques of nodes 0 and 1, state of node 1
+PLANTS = ("predicted", "mujoco")
+N_DRAWN = 64  # robots with commands of their own
 HEIGHTS = (0.5, 0.75)  # of the base; outside a robot has fallen [m]
 # Positions are not enforced exactly by 25 iterations; what counts as kept [rad].
 _EXCESS = 1e-2
@@ -59,10 +66,16 @@ def simulate(x: jax.Array, u: jax.Array) -> jax.Array:
     return jnp.concatenate([u[..., 2 * N_JOINTS :], u[..., :N_JOINTS]], axis=-1).astype(x.dtype)
 
 
-def references(t: jax.Array, x: jax.Array) -> dict[str, jax.Array]:
-    """Parameters of step t of the benchmark: walking on the spot from time 0."""
+def references(t: Any, x: jax.Array, nodes: int = gait.NODES) -> dict[str, jax.Array]:
+    """Parameters of step t of the benchmark: walking on the spot from time 0.
+
+    Args:
+        t: A number, or one per instance.
+        x: Measured states.
+        nodes: Of the problem.
+    """
     time = CONTROL_DT * jnp.asarray(t).astype(x.dtype)
-    return gait.references(jnp, x, gait.walking(jnp, time))
+    return gait.references(jnp, x, gait.walking(jnp, time, nodes))
 
 
 def settings(sqp_iter: int = 1, admm_iter: int = 25) -> SQPSettings:
@@ -114,9 +127,54 @@ def metrics(x: np.ndarray, u: np.ndarray) -> Metrics:
     )
 
 
-make = Recipe(
+@dataclass(frozen=True, eq=False)
+class Humanoids(Recipe):
+    """A recipe with one option more: what follows a solve."""
+
+    def __call__(
+        self, horizon: int | None = None, *, plant: str = "predicted", **options: Any
+    ) -> System:
+        """Builds the system.
+
+        Args:
+            horizon: Number of intervals.
+            plant: "predicted" (node 1 of the solve, as in the published benchmark) or "mujoco": 2 s
+                of standing and 10 s of walking with random commands.
+            **options: Other sizes.
+        """
+        if plant not in PLANTS:
+            raise ProblemError(f"plant must be one of {PLANTS}, got {plant!r}.")
+        nodes = 1 + (self.sizes["horizon"] if horizon is None else horizon)
+        if plant == "predicted":
+            walks = replace(self, references=partial(references, nodes=nodes))
+            return super(Humanoids, walks).__call__(horizon, **options)
+        from warpmpc.systems.humanoid.walking import STANDING_TIME, Walk, random_commands
+
+        duration = 10.0
+        walk = Walk(random_commands(N_DRAWN, duration), every=0.1, nodes=nodes)
+        steps = round((STANDING_TIME + duration) / CONTROL_DT)
+        walks = replace(self, simulate=walk.simulate, references=walk.references, steps=steps)
+        return super(Humanoids, walks).__call__(horizon, **options)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """That of a recipe, and the plant."""
+        shared = super().__signature__
+        kind = inspect.Parameter.KEYWORD_ONLY
+        more = inspect.Parameter("plant", kind, default="predicted")
+        known = {**shared.parameters, more.name: more}
+        return shared.replace(parameters=list(known.values()))
+
+
+make = Humanoids(
     "humanoid",
-    Description("humanoids walk", demo_batch=16),
+    Description(
+        "humanoids stand, then walk as commanded",
+        scene="warpmpc_bench.demos.humanoid_scene:HumanoidScene",
+        demo_batch=16,
+        demo={"plant": "mujoco"},
+        is_large=True,
+    ),
     build,
     sample,
     simulate,
@@ -125,4 +183,7 @@ make = Recipe(
     sizes={"horizon": gait.NODES - 1, "sqp_iter": 1, "admm_iter": 25},
     control_dt=CONTROL_DT,
     steps=STEPS,
+    # Second derivatives of the whole dynamics would be a program of a million instructions.
+    converged_settings=SQPSettings(max_iter=100, hessian="gauss_newton"),
+    nominal=nominal,
 )
