@@ -13,8 +13,8 @@ from warpmpc.viz import style
 from warpmpc_bench.demos.loop import LoopDemo
 from warpmpc_bench.demos.panels import LoopScene, bare
 
-SPACING = 1.4  # of the robots on the ground, which stand in rows [m]
-AWAY = np.array([0.42, 0.3])  # where the axis to the left of the robots points in the picture
+SPACING = np.array([1.4, 2.0, 0.0])  # of the robots on the ground, which stand in rows [m]
+AWAY = np.array([0.3, 0.45])  # where the axis to the left of the robots points in the picture
 HEAD = 0.14  # from the shoulders to the head [m]
 SPEED = N_Q + 3  # forward, in the axes of the base
 
@@ -23,7 +23,7 @@ class HumanoidScene(LoopScene):
     """Robots that stand and walk; lines on the ground are where they have been."""
 
     counted = "on their feet"
-    most_drawn = 16
+    most_drawn = 12
 
     def __init__(self, loop: LoopDemo):
         """Prepares all artists."""
