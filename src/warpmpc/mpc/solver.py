@@ -77,6 +77,7 @@ from warpmpc.qp.structure import EliminationHints, QPStructure, finite_vectors
 from warpmpc.qp.types import ADMMSettings, StagedSettings
 from warpmpc.symbolic.derivatives.assembly import Assembly, host_qp
 from warpmpc.symbolic.derivatives.representative_kkt import (
+    Point,
     find_light_variables,
     representative_of,
     variable_weights,
@@ -119,7 +120,7 @@ class MPCSolver:
                 "gpu"), or a `NamedSharding` that spreads the batch over devices; None: they stay
                 where they are.
             nominal: A representative (z, params): QPs are scaled once, at this point, instead of
-                one by one.
+                one by one, and orders of elimination are tried at it.
             staged: Settings of the staged engine's kernels.
         """
         self.settings, self.dtype = _checked_settings(settings), check_dtype(dtype)
@@ -211,16 +212,19 @@ class MPCSolver:
     def _qp_solver(self, engine: str, staged: StagedSettings | None, nominal: Any) -> QPSolver:
         at, problem = self.programs.assembly, self.problem
         settings = self.settings.qp_settings(self.dtype)
+        point = None if nominal is None else self._nominal_point(nominal)
         structure = QPStructure(
             at.P_pattern,
             at.A_pattern,
             settings,
             self.dtype,
             soft_rows=at.soft_rows,
-            hints=partial(_elimination_hints, at, settings),
+            hints=partial(_elimination_hints, at, settings, point),
         )
-        if nominal is not None:
-            structure = structure.with_nominal(self._nominal(nominal))
+        if point is not None:
+            # On the host: kernels would be built for this point alone.
+            found = host_qp(at, *point)
+            structure = structure.with_nominal((found.P, found.q, found.A))
         # The on-chip engine needs a QP solver for derivatives only.
         engine = "auto" if engine == "onchip" else engine
         stages = None
@@ -228,8 +232,8 @@ class MPCSolver:
             stages = np.concatenate([problem.var_stage, problem.con_stage])
         return QPSolver.from_structure(structure, engine, stages, staged)
 
-    def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Data of the QP at a representative point."""
+    def _nominal_point(self, nominal: Any) -> Point:
+        """A representative point, checked."""
         if not self.settings.qp_settings(self.dtype).scaling:
             raise SettingsError("nominal has no effect with scaling=0; leave out one of the two.")
         sizes = (self.problem.n_vars, self.problem.n_params)
@@ -239,11 +243,8 @@ class MPCSolver:
                 f"nominal needs z ({sizes[0]}) and the whole parameter vector ({sizes[1]}) of one "
                 "instance, all finite."
             )
-        # On the host: kernels would be built for this point alone.
         z, params = arrays
-        z = z if self._units is None else z / self._units.units.z
-        found = host_qp(self.programs.assembly, z, params)
-        return found.P, found.q, found.A
+        return (z if self._units is None else z / self._units.units.z), params
 
     @property
     def bytes_per_instance(self) -> int:
@@ -545,14 +546,23 @@ class MPCSolver:
         )
 
 
-def _elimination_hints(assembly: Assembly, settings: ADMMSettings) -> EliminationHints:
-    """Properties of the problem that determine the values of K."""
+def _elimination_hints(
+    assembly: Assembly, settings: ADMMSettings, point: Point | None
+) -> EliminationHints:
+    """What the problem says about the values of K.
+
+    Args:
+        assembly: Index tables of the problem.
+        settings: Settings of the QPs.
+        point: A representative (z, params), if the caller knows one.
+    """
     rho = (settings.rho, settings.rho * settings.rho_equality)
-    weights = variable_weights(assembly, assembly.problem.defaults, rho)
+    params = assembly.problem.defaults if point is None else point[1]
+    weights = variable_weights(assembly, params, rho)
     light, *fewer_light = find_light_variables(assembly, weights, settings.sigma)
     grows = settings.scaling > 0 or settings.adaptive_rho_every > 0
     representative = representative_of(
-        assembly, (*rho, RHO_MIN), settings.sigma, weights, fewer_light, grows=grows
+        assembly, (*rho, RHO_MIN), settings.sigma, weights, fewer_light, grows=grows, point=point
     )
     return EliminationHints(light, representative)
 
