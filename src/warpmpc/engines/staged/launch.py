@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import warp as wp
 
 from warpmpc.codegen.kernel_source import KernelSource
 from warpmpc.engines.ldl.launch import MAX_REGISTERS, REGISTER_FILE
@@ -216,10 +215,10 @@ class StagedKernels:
             self.soft_nodes.size > 0,
         )
 
-    def to_load(self, tiles: int) -> list[tuple[wp.Kernel, int]]:
+    def to_load(self, tiles: int) -> list[tuple[KernelSource, int]]:
         """What `iterate` launches on so many tiles, for `load_together`."""
         shape = self.shape(tiles)
-        return [(self._loop_kernel(shape).kernel(), shape.block)]
+        return [(self._loop_kernel(shape), shape.block)]
 
     def iterate(
         self,
