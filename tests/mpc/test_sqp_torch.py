@@ -133,8 +133,8 @@ class TestCalls:
 
     def test_refusals_speak_of_the_tensor(self, torch, case):
         solver, _, x0, params, _ = case
-        with pytest.raises(ProblemError, match="x0 has dtype float32 but the solver works in"):
-            solver.solve(torch.from_numpy(x0.astype("float32")), params)
+        with pytest.raises(ProblemError, match="x0 has dtype bool but the solver works in"):
+            solver.solve(torch.from_numpy(x0 > 0), params)
 
 
 class TestMemory:

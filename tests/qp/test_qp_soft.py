@@ -326,7 +326,7 @@ class TestRefusals:
             (np.ones((BATCH, 5, 5)), r"shape \(33, 5, 5\); its last axes must be \(4, 5\)"),
             (np.ones((BATCH, 4, 4)), "its last axis must have length 5"),
             (np.ones(5), r"shape \(5,\); its last axes must be \(4, 5\)"),
-            (np.ones((BATCH, 4, 5), dtype="float32"), "penalties has dtype float32 but"),
+            (np.ones((BATCH, 4, 5), dtype=bool), "penalties has dtype bool but"),
             (np.ones((7, 4, 5)), r"same leading axes, got \[\(7,\), \(33,\)\]"),
         ],
     )

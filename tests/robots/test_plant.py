@@ -141,7 +141,8 @@ def test_closed_loop():
     ocp.add_residual(wm.problem.expressions.column([q - 0.5, 0.1 * v], "r"), weight=10.0, at="all")
     ocp.add_residual(tau - robot.bias(q, v), weight=0.01)
     robot.limits(ocp)
-    solver = wm.MPCSolver(ocp, wm.SQPSettings(mode="fixed", max_iter=2), dtype="float64")
+    settings = wm.SQPSettings(mode="fixed", max_iter=2, qp=wm.ADMMSettings())
+    solver = wm.MPCSolver(ocp, settings, dtype="float64")
     plant = MuJoCoPlant(robot, 0.05, substeps=5, threads=1)
     loop = wm.rollout(solver, plant, jnp.zeros((2, 2)), 40)
     assert np.abs(np.asarray(loop.x[:, -1]) - [0.5, 0.0]).max() < 0.02

@@ -29,8 +29,9 @@ EPILOG += epilog("""\
   warpmpc learn my_robot:task --rounds 5    five rounds of DAgger with a task of your own
   warpmpc learn data quadrotor --ray auto   shards on a Ray cluster
 """)
-# Published sizes: 100 000 rollouts of 200 steps, minibatches of 100 000.
-FULL_DATA: dict[str, Any] = {"rollouts": 4000, "shards": 25}
+# Published sizes: 100 000 rollouts of 200 steps, minibatches of 100 000.  A GPU needs batches of
+# 10 000 to be busy.
+FULL_DATA: dict[str, Any] = {"rollouts": 10_000, "shards": 10}
 FULL_TRAINING: dict[str, Any] = {
     "minibatch": 100_000,
     "learning_rate": 1e-3,

@@ -161,6 +161,29 @@ class ScalarProgram:
         )
         return program, kept
 
+    def part(self, kept: Sequence[IntArray]) -> ScalarProgram:
+        """The same with some elements of each output only, and only the operations they need."""
+        outputs = [values[elements] for values, elements in zip(self.outputs, kept, strict=True)]
+        needed = np.zeros(self.n_leaves + self.n_ops, dtype=bool)
+        needed[: self.n_leaves] = True
+        for values in outputs:
+            needed[values] = True
+        left, right = self.left.tolist(), self.right.tolist()
+        for number in range(self.n_ops - 1, -1, -1):
+            if needed[self.n_leaves + number]:
+                needed[left[number]] = True
+                if right[number] != ABSENT:
+                    needed[right[number]] = True
+        number = np.append(np.cumsum(needed) - 1, ABSENT).astype(np.int32)
+        ops = needed[self.n_leaves :]
+        return replace(
+            self,
+            ops=self.ops[ops],
+            left=number[self.left[ops]],
+            right=number[self.right[ops]],
+            outputs=tuple(number[values] for values in outputs),
+        )
+
     @cached_property
     def hash(self) -> str:
         """Hash of what is computed; names do not matter."""

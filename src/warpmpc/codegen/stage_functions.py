@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from warpmpc.codegen.ir import IntArray, ScalarProgram
 from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
 from warpmpc.codegen.native import preamble as native_preamble
 from warpmpc.codegen.native.preamble import PREAMBLE
+from warpmpc.codegen.sharing import LONG, Values, elements_within
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +60,60 @@ class StagePlan:
     accesses: tuple[Access, ...]
     table: IntArray
     n_items: int
+
+
+def shared_cases(cases: Sequence[StageCase], long: int = LONG) -> list[StageCase]:
+    """Cases where a long program that contains another one runs that one, and the rest alone.
+
+    Stages may then belong to two cases.  Results keep their bits: each output is the same
+    expression.
+
+    Args:
+        cases: Programs with their stages.
+        long: Operations from which on programs are compared.
+    """
+    many = [case for case in cases if case.program.n_ops >= long]
+    if len(many) < 2:
+        return list(cases)
+    values = Values()
+    numbers = {id(case): values.of(case.program) for case in many}
+    found = []
+    for case in cases:
+        others = [other for other in many if case in many and other is not case]
+        found += next(
+            (
+                parts
+                for other in others
+                if (parts := _divided(case, other, numbers[id(other)], numbers[id(case)]))
+            ),
+            [case],
+        )
+    return found
+
+
+def _divided(
+    case: StageCase, other: StageCase, inner: list[IntArray], outer: list[IntArray]
+) -> list[StageCase]:
+    """The stages of a case with the program of another one, and what is missing; or nothing."""
+    sizes = (case.program.output_sizes, other.program.output_sizes)
+    if case.program.input_sizes != other.program.input_sizes or sizes[0] == sizes[1]:
+        return []  # equal ones are joined by `merged_cases`
+    within = elements_within(inner, outer)
+    if within is None:
+        return []
+    rest = [
+        np.setdiff1d(np.arange(size, dtype=np.int32), elements)
+        for size, elements in zip(sizes[0], within, strict=True)
+    ]
+    programs = ((other.program, within), (case.program.part(rest), rest))
+    return [
+        replace(case, program=program, out_rows=_columns(case.out_rows, elements))
+        for program, elements in programs
+    ]
+
+
+def _columns(rows: tuple[np.ndarray, ...], elements: Sequence[IntArray]) -> tuple[np.ndarray, ...]:
+    return tuple(np.asarray(r)[:, e] for r, e in zip(rows, elements, strict=True))
 
 
 def merged_cases(cases: Sequence[StageCase]) -> list[StageCase]:

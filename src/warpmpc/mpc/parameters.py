@@ -104,6 +104,7 @@ class ParameterPacker:
             params: Parameters by name, or all but x0 as ``[..., n]``; None: defaults.
             whole: Whether every instance gets all of them for itself.
         """
+        check_names(params)
         if isinstance(params, Mapping):
             named = dict(params)
             if "x0" in named and "x0" not in self._problem.param_names:
@@ -237,6 +238,14 @@ def _common(arrays: list[tuple[str, jax.Array, int]]) -> tuple[int, ...]:
         listed = ", ".join(f"{name}: {list(leading)}" for name, leading in found.items())
         raise ProblemError(f"All arguments need the same leading axes, or none; got {listed}.")
     return some.pop() if some else ()
+
+
+def check_names(params: Any) -> None:
+    """Refuses names that are no strings; JAX cannot even sort them."""
+    if isinstance(params, Mapping):
+        for name in params:
+            if not isinstance(name, str):
+                raise ProblemError(f"Names in params must be strings, got {name!r}.")
 
 
 def has_tensors(tree: Any) -> bool:

@@ -23,9 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.codegen.from_casadi import translate
+from warpmpc.codegen.program_cache import derivation, kept_program
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
 from warpmpc.mpc.parameters import Parameters, ParameterSplit
-from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.problem.mpc_problem import MPCProblem, array_digest, digest
 from warpmpc.qp.products import total
 from warpmpc.qp.scaling import QPData
 from warpmpc.symbolic.derivatives.assembly import Assembly, BlockSet, Overlap
@@ -78,11 +79,21 @@ def _with_blocks(P: jax.Array, values: jax.Array, blocks: BlockSet) -> jax.Array
     return P
 
 
+# Least eigenvalue of a projected block, in units of machine precision times its largest one.  Zeros
+# would be negative as often as positive after rounding, and multipliers can be very large.
+_FLOOR = 32.0
+
+
 def _projected(blocks: jax.Array) -> jax.Array:
-    """Nearest semidefinite matrices; blocks that are not finite stay so and do not stop others."""
+    """Nearest matrices that are semidefinite for sure.
+
+    Blocks that are not finite stay so and do not stop others.
+    """
     finite = jnp.isfinite(blocks).all(axis=(-2, -1), keepdims=True)
     eigenvalues, vectors = jnp.linalg.eigh(jnp.where(finite, blocks, 0))
-    positive = (vectors * jnp.maximum(eigenvalues, 0)[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
+    largest = jnp.abs(eigenvalues).max(axis=-1, keepdims=True)
+    lifted = jnp.maximum(eigenvalues, _FLOOR * float(np.finfo(blocks.dtype).eps) * largest)
+    positive = (vectors * lifted[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
     convex = (eigenvalues[..., :1, None] >= 0) | ~finite
     return jnp.where(convex, blocks, positive)
 
@@ -204,7 +215,10 @@ class StageEvaluator:
         """
         cases = [
             StageCase(
-                program=translate(function(model, f"{name}_{i}")),
+                program=kept_program(
+                    self._program_key(f"{name}_{i}", (*inputs, *outputs)),
+                    lambda i=i, model=model: translate(function(model, f"{name}_{i}")),
+                ),
                 stages=self.assembly.stages[i],
                 in_rows=tuple(rows[i] for rows in inputs.values()),
                 out_rows=tuple(rows[i] for _, rows in outputs.values()),
@@ -213,6 +227,16 @@ class StageEvaluator:
         ]
         sizes = {array: size for array, (size, _) in outputs.items()}
         return StageKernels(f"{name}_stages", cases, list(inputs), sizes, self.dtype)
+
+    def _program_key(self, name: str, arrays: tuple[str, ...]) -> str:
+        """Hash of all that decides about a program: problem, rule, split and how it is derived."""
+        split = self._split
+        common = () if split is None else (array_digest(split.own), array_digest(split.common))
+        return digest([repr((derivation(), self._problem_hash, self.rule, common, name, arrays))])
+
+    @cached_property
+    def _problem_hash(self) -> str:
+        return self.problem.hash
 
     @property
     def point_rows(self) -> dict[str, Tables]:

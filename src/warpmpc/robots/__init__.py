@@ -9,6 +9,7 @@ from warpmpc.robots.kinematics import Pose
 from warpmpc.robots.left_out import RobotWarning
 from warpmpc.robots.plant import PD, MuJoCoPlant
 from warpmpc.robots.robot import Robot, load
+from warpmpc.robots.viewer import Viewer, view
 
 __all__ = [
     "PD",
@@ -16,7 +17,9 @@ __all__ = [
     "Pose",
     "Robot",
     "RobotWarning",
+    "Viewer",
     "inverse_dynamics_rows",
     "load",
     "render",
+    "view",
 ]

@@ -58,7 +58,12 @@ def in_auto_axes(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        leaves, tree = jax.tree.flatten((args, kwargs))
+        try:
+            leaves, tree = jax.tree.flatten((args, kwargs))
+        except ValueError as reason:  # JAX sorts the names of a dict
+            raise ProblemError(
+                "Names in a dict of arrays must be strings, all of them."
+            ) from reason
         found = sorted(
             filter(None, map(_explicit_sharding, leaves)), key=lambda s: s.spec[0] is None
         )

@@ -164,7 +164,7 @@ def _local(
     model: StageModel, params: np.ndarray, rho: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Least diagonal entry of the Hessian and largest rho a^2 of each variable (z, z_next)."""
-    function = model.linearize("weights", ["P", "A", "lower", "upper"])
+    function = model.host_values("weights", ["P", "A", "lower", "upper"])
     points = _points(model, params)
     P, A, lower, upper = (np.array(part).ravel() for part in function.call(next(points)))
     hessian, P_seen = model.hessian, [P]
