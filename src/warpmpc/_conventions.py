@@ -35,7 +35,7 @@ class MPCStatus(IntEnum):
     MAX_ITER: they do not (yet); the iterate is usable.
     QP_INFEASIBLE: the last quadratic program has no solution.
     LINE_SEARCH_FAILED: no step length was acceptable in the last iteration.
-    NON_FINITE: data or iterates are not finite.
+    NON_FINITE: data are not finite.
     """
 
     CONVERGED = 0

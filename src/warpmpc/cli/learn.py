@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Does the parts that were asked for; exits 1 if the exported code is wrong."""
+    """Runs the requested parts; exits 1 if the exported code is wrong."""
     parts, name = _parts(args.words)
     from warpmpc.learn import make_task
 
@@ -231,7 +231,7 @@ class _ShardBar:
     """Counts shards, and shows them on a terminal."""
 
     def __init__(self) -> None:
-        self.made = -1  # the first report tells what was there before
+        self.made = -1  # the first report gives the number of existing shards
 
     def __call__(self, done: int, total: int) -> None:
         self.made += 1

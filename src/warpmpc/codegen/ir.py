@@ -1,7 +1,7 @@
 """Straight-line scalar programs: what every emitter reads.
 
 Reads: nothing.  Produces: `ScalarProgram`, made by `codegen.from_casadi` and turned into JAX by
-`codegen.emit_jax` and into native text by `codegen.emit_native`.
+`codegen.emit_jax` and into native source by `codegen.emit_native`.
 
 Values are numbered: first the inputs, one after the other, then the constants, then one value per
 operation.  An operation reads values with smaller numbers only.
@@ -143,7 +143,7 @@ class ScalarProgram:
         return tuple(int(values.size) for values in self.outputs)
 
     def pruned(self) -> tuple[ScalarProgram, tuple[IntArray, ...]]:
-        """The same without inputs that nothing reads, and which elements of each input stay."""
+        """The same program without unused inputs, and which elements of each input remain."""
         used = np.zeros(self.n_leaves + self.n_ops, dtype=bool)
         for values in (self.left, self.right[self.right >= 0], *self.outputs):
             used[values] = True

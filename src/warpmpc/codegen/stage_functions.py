@@ -1,12 +1,12 @@
 """Generated Warp modules that evaluate stage functions on tiles.
 
-Reads: programs with the rows that their arguments have at each stage.  Produces: the text of a
+Reads: programs with the rows that their arguments have at each stage.  Produces: the source of a
 Python module with one kernel, and the table of rows that the kernel reads.
 
 A warp evaluates one stage of one tile.  The row of an element at a stage is an entry of the table
-plus a number in the text: elements that move alike from stage to stage share an entry, so that a
-stage needs a handful of entries however many elements it has, and the text does not depend on the
-horizon.
+plus a constant in the source: elements that move alike from stage to stage share an entry, so that
+a stage needs a handful of entries however many elements it has, and the source does not depend on
+the horizon.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class StageCase:
 
 @dataclass(frozen=True, eq=False)
 class StagePlan:
-    """What the text of a module and its table are made from.
+    """Cases and table entries, from which the source of a module and its table are made.
 
     Attributes:
         cases: Programs with their stages.
-        accesses: For each case where its arguments lie, in terms of its table entries.
+        accesses: For each case the places of its arguments, in terms of its table entries.
         table: For each stage (case, first entry), then all entries.
         n_items: Stages over all cases.
     """
@@ -117,7 +117,7 @@ def _columns(rows: tuple[np.ndarray, ...], elements: Sequence[IntArray]) -> tupl
 
 
 def merged_cases(cases: Sequence[StageCase]) -> list[StageCase]:
-    """Cases without inputs that nobody reads; those that compute the same become one.
+    """Removes inputs that are not read, and merges cases that compute the same.
 
     The stage before a smaller last one differs from others in variables that it does not use.
     """
@@ -153,8 +153,7 @@ def plan_stages(cases: Sequence[StageCase], n_items: int | None = None) -> Stage
 
     Args:
         cases: Programs with their stages.
-        n_items: If given, items are all numbers below it, and those that no case has are of no
-            case: -1.
+        n_items: If given, items are all numbers below it; those without a case get -1.
     """
     accesses, entries, items = [], [], []
     start = 2 * (sum(len(case.stages) for case in cases) if n_items is None else n_items)
@@ -193,8 +192,8 @@ def _access(case: StageCase) -> tuple[Access, np.ndarray]:
 def _moving_alike(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Groups elements whose rows differ by the same number at all stages.
 
-    A single stage does not tell what moves alike; there only neighbours form a group, so that what
-    lies between them, such as all other stages, does not enter the text.
+    A single stage does not show what moves alike; there only neighbours form a group, so that the
+    distance between others, such as the size of all other stages, does not enter the source.
 
     Returns:
         First element of each group, and the group of each element.
@@ -211,7 +210,7 @@ def _moving_alike(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def module_key(
     name: str, plan: StagePlan, arrays: tuple[Sequence[str], Sequence[str]], dtype: str
 ) -> str:
-    """Hash of everything that the text depends on, the generator included."""
+    """Hash of everything that the source depends on, the generator included."""
     digest = hashlib.sha256(repr((_generator(), name, arrays, dtype)).encode())
     for case, access in zip(plan.cases, plan.accesses, strict=True):
         digest.update(repr((case.program.name, case.program.hash, access)).encode())
@@ -220,7 +219,7 @@ def module_key(
 
 @cache
 def _generator() -> str:
-    """Hash of the files that write the text: a changed generator finds no old modules."""
+    """Hash of the files that generate the source: a changed generator finds no old modules."""
     modules = (chunks, emit_native, kernel_source, native_preamble)
     files = (*(module.__file__ for module in modules), __file__)
     return hashlib.sha256(b"".join(Path(str(file)).read_bytes() for file in files)).hexdigest()
@@ -267,6 +266,7 @@ def stage_source(
         ],
         outputs=arguments("real", *outputs),
         head=PREAMBLE[dtype],
+        merged=32,
         body=lambda: _body(plan, inputs, outputs, dtype),
         plans=[plan],
         content=module_key(name, plan, arrays, dtype),

@@ -22,10 +22,11 @@ class RayExecutor:
     """Makes shards as tasks of Ray."""
 
     def __init__(self, address: str | None = None, retries: int = 10, cpus: float = 1.0):
-        """Connects to a cluster when the first shard is asked for, or starts one on this machine.
+        """Connects to a cluster when the first shard is requested, or starts one on this machine.
 
         Args:
-            address: Of the cluster; None: the one that is connected already, or a new local one.
+            address: Address of the cluster; None: the one that is connected already, or a new local
+                one.
             retries: How often a shard whose worker was lost is given to another one.
             cpus: Processor cores that one shard occupies in Ray's accounts.
         """

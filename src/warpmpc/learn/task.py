@@ -67,7 +67,7 @@ class Task:
         sampler: ``sampler(batch, seed)``: initial states ``[batch, n_x]``.
         steps: Control steps of a closed loop.
         control_dt: Time between two of them [s].
-        noise: Of the closed loops that make data, and of the noisy evaluation.
+        noise: Noise of the closed loops that make data, and of the noisy evaluation.
         params: Parameters of the solver, the same in all closed loops.
         shift: Whether warm starts move by one node from step to step.
         cost: ``cost(x, u)`` of closed loops, NumPy arrays ``[batch, steps + 1, n_x]`` and
@@ -78,7 +78,7 @@ class Task:
         perturbed: A plant that differs from `plant`, for the evaluation; None: none.
         evaluation_steps: Control steps of the evaluation; None: as `steps`.
         names: Names of states and inputs, (states, inputs).
-        units: Their units, likewise.
+        units: Units of the states and inputs.
         notes: Conventions that a user of the exported policy must know, one sentence each.
         safe_input: What the policy returns for a state that is not finite; None: zeros.
         firmware: How a robot's firmware runs the policy; None: as the closed loops of the data.
@@ -141,7 +141,7 @@ class Task:
 
     @property
     def dtype(self) -> str:
-        """Of states and inputs."""
+        """Numbers of states and inputs."""
         return self.solver.dtype
 
     @property

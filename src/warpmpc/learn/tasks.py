@@ -86,7 +86,7 @@ def quadratic_cost(
     Args:
         x: States ``[batch, steps + 1, n_x]``.
         u: Inputs ``[batch, steps, n_u]``.
-        weights: Of states, inputs and last states.
+        weights: Weights of states, inputs and last states.
         dt: Time of a step.
     """
     q, r, q_end = weights

@@ -233,6 +233,22 @@ class StageModel:
         results = [ca.densify(ca.gradient(pairing, symbols)) for symbols in wanted]
         return self._function(name, [*self._point, *bars], results)
 
+    def push_forward(self, name: str, outputs: Sequence[str], *, of_w: bool) -> ca.Function:
+        """Function from changes of (w, p), or of p alone, to those of contributions.
+
+        Args:
+            name: Name of the function.
+            outputs: Contributions whose changes are wanted.
+            of_w: Whether w changes; its change comes between the inputs of `linearize` and the
+                change of p.
+        """
+        found = self.qp_expressions()
+        symbols = [self.w, self.p] if of_w else [self.p]
+        moves = [ca.SX.sym(f"move_{i}", s.numel()) for i, s in enumerate(symbols)]
+        given = ca.vertcat(*symbols), ca.vertcat(*moves)
+        results = [ca.densify(ca.jtimes(found[which], *given)) for which in outputs]
+        return self._function(name, [*self._point, *moves], results)
+
     def cost_pull_back(self, name: str) -> ca.Function:
         """Function from (w, p) to the gradients of the cost with penalties."""
         cost = self.total_cost + self._penalty(range(self.stage.g.numel()))
