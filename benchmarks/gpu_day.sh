@@ -4,8 +4,8 @@
 #     source .gpu/setup.sh && WARPMPC_COMMIT=$(git rev-parse HEAD) bash benchmarks/gpu_day.sh
 #
 # Steps: the GPU tests, closed-loop benchmarks of six systems (pendulum, car and cartpole on chip,
-# quadrotor, linear and quadrotor_obstacles staged), and compute-sanitizer on small cases where it is
-# installed.  Every step has a time limit.  A finished step leaves a stamp in ./gpu_day and is skipped
+# quadrotor, linear and quadrotor_obstacles staged), the published run of `warpmpc learn`, and
+# compute-sanitizer on small cases where it is installed.  Every step has a time limit.  A finished step leaves a stamp in ./gpu_day and is skipped
 # by the next run; delete ./gpu_day to start again.  If $OUT is a folder, results and stamps are
 # copied there after every step, and stamps that it already holds count as well.
 #
@@ -141,6 +141,13 @@ for system in $GPU_DAY_SYSTEMS; do
     *) benchmark "$system" default 20 ;;
   esac
 done
+# The published approximate MPC: 20 M pairs, 100 epochs.  The report in steps.log has all times.
+if [ "$REQUIRE" = 1 ] && "$PYTHON" -c 'import optax' 2> /dev/null; then
+  step learn_quadrotor 600 "$PYTHON" -m warpmpc.cli.main learn quadrotor --full --json \
+    --out "$GPU_DAY/scratch/quadrotor_policy"
+else
+  echo "learn_quadrotor: optax is not installed, or this is a rehearsal; left out"
+fi
 if command -v compute-sanitizer > /dev/null && [ "$REQUIRE" = 1 ]; then
   for tool in memcheck racecheck; do
     sanitizer ldl "$tool"

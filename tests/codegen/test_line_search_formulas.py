@@ -108,7 +108,7 @@ def trials(dtype: str, steps: int) -> np.ndarray:
 
 
 def chosen(given: np.ndarray, settings: SQPSettings):
-    """The same by JAX: index, which is -1 without a step, and whether it was accepted."""
+    """The choice of JAX: index, which is -1 without a step, and whether it was accepted."""
     steps = len(settings.line_search.ladder)
 
     def tiles(rows):

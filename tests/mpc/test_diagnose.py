@@ -112,7 +112,7 @@ def test_text(found):
 
 
 def test_solution_alone(solution):
-    """What the parameters were is not known: it says so, and that rows do not fit."""
+    """Without parameters the diagnosis states that they are unknown, and that rows do not fit."""
     found = wm.diagnose(solution)
     assert found.failed.tolist() == sorted(TROUBLES)
     assert any("x0 was not given" in note for note in found.notes)
@@ -122,7 +122,7 @@ def test_solution_alone(solution):
 
 
 def solved(solver, x0):
-    """With parameters that are the defaults; given, so that one program serves all tests."""
+    """Passes the default parameters explicitly, so that one program serves all tests."""
     defaults = {"limit": 2.0, "low": -2.0, "high": 2.0, "radius": 100.0}
     params = {name: np.full((*x0.shape[:-1], 1), value) for name, value in defaults.items()}
     return solver.solve(x0, params)

@@ -126,7 +126,7 @@ def coupled() -> OCP:
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [soft_arm, lambda: arm(3, hard=True), coupled])
 def test_steps(make):
-    """Of soft rows and projected blocks as well; also along the start."""
+    """Covers soft rows and projected blocks as well; also along the start."""
     settings = SQPSettings(mode="fixed", qp=replace(FIXED_QP, max_iter=4000))
     solver = MPCSolver(make(), settings, "float64", "sparse")
     packed = np.asarray(solver.pack(STARTS, np.full(solver.problem.n_params - 2, 0.7)))

@@ -37,7 +37,7 @@ class Optimality:
 
 
 def check(solver, solution, p, tolerance=1e-6):
-    """All instances against the conditions; also what the solution says about itself."""
+    """Checks all instances against the conditions, and the figures of the solution itself."""
     conditions = Optimality(solver.problem)
     np.testing.assert_array_equal(solution.status, MPCStatus.CONVERGED)
     for b in range(p.shape[0]):
@@ -110,7 +110,7 @@ class TestOptimality:
         np.testing.assert_array_equal(solution.step_length, 0)
 
     def test_scaled_at_a_nominal_point(self, limited):
-        """The same solutions, by other iterations of the QPs."""
+        """The same solutions by other iterations of the QPs."""
         x0, params = starts()
         own = limited.solve(x0, params)
         nominal = (np.asarray(own.z[0]), np.asarray(limited.pack(x0, params)[0]))

@@ -1,4 +1,4 @@
-"""Everything `MPCSolver` refuses, and that it says what to do."""
+"""Everything that `MPCSolver` refuses, with messages that explain what to do."""
 
 from __future__ import annotations
 

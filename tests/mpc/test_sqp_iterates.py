@@ -28,7 +28,7 @@ def reference(problem, z, p, kind="gauss_newton", settings=FIXED):
 
 
 def compare(solution, wanted, tolerance):
-    """Everything that a solution tells about its last iteration."""
+    """All results of a solution that concern its last iteration."""
     ends = [iterates[-1] for iterates in wanted]
     for name, values in {
         "z": solution.z,

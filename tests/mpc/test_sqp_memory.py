@@ -51,7 +51,7 @@ def reserved(program, *args):
 
 
 def values_of_solves(problem, settings, dtype, *, parts):
-    """Numbers per instance that are reserved: by the whole batch; by parts of it, if worse."""
+    """Values per instance that are reserved: by the whole batch, or by parts of it, if worse."""
     item, found = np.dtype(dtype).itemsize, []
     cases = ((settings, BATCH), (in_parts(settings, dtype), PART))
     for some, size in cases if parts else cases[:1]:

@@ -222,7 +222,7 @@ class TestEffect:
 
     @staticmethod
     def trial(steps):
-        """Random numbers; ladders of other lengths see the first of the same ones."""
+        """Random values; shorter ladders take the first of the same ones."""
         rng, shape = np.random.default_rng(0), (4, 20, 1, 32)
 
         def evaluation(cost, violation):

@@ -1,4 +1,4 @@
-"""What `MPCSolver` says about its instances, and that none disturbs another."""
+"""Statuses of `MPCSolver`, and that no instance disturbs another."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class TestFixedMode:
     def test_every_trouble_has_its_status(self, stepping):
         solution = stepping.solve(*in_order())
         for row, name in enumerate(TROUBLES):
-            # The smallest step is taken, into numbers that are none.
+            # The smallest step is taken, to values that are not finite.
             expected = NON_FINITE if "nearby" in name else TROUBLES[name][1]
             assert solution.status[row] == expected, name
         assert not np.isin(solution.status[len(TROUBLES) :], [QP_INFEASIBLE, NON_FINITE]).any()

@@ -56,7 +56,7 @@ def stand_in():
 
 @pytest.fixture(params=["stand-in", "torch"])
 def torch(request, monkeypatch):
-    """The real one where it is installed, and in any case something like it."""
+    """The real torch where it is installed, otherwise a stand-in."""
     if request.param == "torch":
         return pytest.importorskip("torch")
     module = stand_in()
@@ -144,7 +144,7 @@ class TestMemory:
         assert found.ctypes.data == array.unsafe_buffer_pointer()
 
     def test_in_without_a_copy(self, torch):
-        """XLA wants memory that begins at a multiple of 64 bytes, as torch allocates it."""
+        """XLA needs memory that begins at a multiple of 64 bytes, as torch allocates it."""
         raw = np.zeros(1000 + 8)
         begin = (-raw.ctypes.data % 64) // 8
         given = raw[begin : begin + 1000]

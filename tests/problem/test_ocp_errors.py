@@ -1,4 +1,4 @@
-"""Every mistake in an OCP raises where it is made, with a sentence that says what to do."""
+"""Every mistake in an OCP raises where it is made, with a sentence that explains what to do."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def launches_of(settings: LDLSettings, monkeypatch) -> list[tuple[str, list, dic
         return run(source, given, outputs, **geometry)
 
     def is_table(given) -> bool:
-        known = not isinstance(given, jax.core.Tracer)  # which tiles to work on is no table
+        known = not isinstance(given, jax.core.Tracer)  # the marks of tiles are not a table
         return known and getattr(given, "dtype", None) == np.int32
 
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Everything `QPSolver` and `ADMMSettings` refuse, and that they say what to do."""
+"""Everything that `QPSolver` and `ADMMSettings` refuse, with messages that explain what to do."""
 
 import logging
 from dataclasses import fields

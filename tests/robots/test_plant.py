@@ -132,7 +132,7 @@ def test_keeps_the_dtype_and_works_in_programs():
 
 
 def test_closed_loop():
-    """A pendulum under a torque limit is held where it is asked to be."""
+    """A pendulum under a torque limit is held at its target."""
     robot = load(PENDULUM.replace("</worldbody>", "</worldbody><actuator><motor joint='swing' "
                                   "ctrlrange='-4 4'/></actuator>"))  # fmt: skip
     (q, v), tau = robot.symbols(), robot.symbols()[1]

@@ -139,7 +139,7 @@ def other_shapes(solver, sharding):
     first = solver.solve(x0, params)
     second = solver.solve(x0, params, first.warm_start)
     args = jax.device_put((x0, params), sharding)
-    # The start lies on one device only: it is spread like the data.
+    # The start is on one device only: it is spread like the data.
     again = solver.solve(*args, first.warm_start)
     equal(again, second)
     is_spread(again, sharding)
@@ -151,7 +151,7 @@ def other_shapes(solver, sharding):
     replicated = NamedSharding(sharding.mesh, PartitionSpec())
     alone = solver.solve(*jax.device_put(jax.tree.map(lambda a: a[0], (x0, params)), replicated))
     equal(alone, jax.tree.map(lambda a: a[0], first))
-    # A program may ask for an uneven split; all devices do all the work then.
+    # A program may request an uneven split; all devices do all the work then.
     uneven = jax.jit(lambda x: solver.solve(jax.lax.with_sharding_constraint(x, sharding)))
     equal(uneven(data(33)[0]), solver.solve(data(33)[0]))
 
@@ -215,7 +215,7 @@ def gradients_agree(loss, args, sharding, *, in_program):
 
     spread = jax.tree.map(put, (weights, *args))
     explicit = AxisType.Explicit in sharding.mesh.axis_types
-    # Of a mesh with explicit axes JAX's own `grad` wants to know.
+    # JAX's own `grad` needs to know of a mesh with explicit axes.
     with jax.set_mesh(sharding.mesh) if explicit else nullcontext():
         if in_program:
             found = without_communication(gradient, *spread, besides=_MOVES)

@@ -20,8 +20,7 @@ from warpmpc.symbolic.derivatives.assembly import HostQP
 from warpmpc.symbolic.derivatives.representative_kkt import least_rho
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.float32_ordering import representative_system, safe_stagewise
-from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.pattern import SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import (
     build_stage_elimination,
     build_two_sided_elimination,
@@ -177,7 +176,7 @@ class TestOrders:
         assert best < 2e-2 * system.representative.error(least.elimination)
 
     def test_safe_order_where_trials_fail(self, monkeypatch):
-        """All light variables wait, as without numbers."""
+        """All light variables wait, as without values."""
         solver = solver_of("linear")
         system = solver.qp.structure
         monkeypatch.setattr(float32_accuracy, "_LARGEST_BAND", 0)
@@ -186,7 +185,7 @@ class TestOrders:
         assert found.n_L == build_stage_elimination(*args).n_L == 11242
 
     def test_nearly_the_least_error(self, monkeypatch):
-        """Half a digit is no reason for more fill; a whole one is."""
+        """Half a digit does not justify more fill; a whole one does."""
         solver = solver_of("linear")
         system = solver.qp.structure
         args = (system.kkt, stages(solver), system.light_variables, system.representative)
@@ -212,7 +211,7 @@ def near_the_obstacle(problem):
 
 
 def projected_hessian(whole, z, p, y):
-    """Of the Lagrangian; variables that it does not couple are projected for themselves."""
+    """Blocks of the Lagrangian; variables that it does not couple are projected for themselves."""
     hessian = ca.hessian(whole.cost + ca.dot(ca.DM(y), whole.g), whole.z)[0]
     dense = whole.value(hessian, z, p)
     _, labels = connected_components(sp.csr_matrix(dense), directed=False)

@@ -161,7 +161,7 @@ def test_too_few_nodes():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_panel_loop_on_a_qp_of_this_shape(dtype):
-    """By tables, with working rows and live values in shared memory; the QP is CasADi's."""
+    """Runs by tables, with live values in shared memory; the QP is evaluated by CasADi."""
     short = humanoid_shape.build(8)
     qp = quadratic_program(short, *humanoid_shape.nominal(short))
     wanted, _ = admm(qp, EXACT)

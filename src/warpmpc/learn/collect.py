@@ -55,7 +55,7 @@ class ShardMaker:
     Attributes:
         task: What is imitated.
         settings: How much data, and the seed.
-        bounds: Of valid samples.
+        bounds: Bounds of valid samples.
         policy: Drives with the share `settings.beta`; None: the expert drives alone.
     """
 
@@ -117,7 +117,7 @@ def make_shard(
     Args:
         task: What is imitated.
         settings: How much data, and the seed.
-        bounds: Of valid samples.
+        bounds: Bounds of valid samples.
         policy: Drives with the share `settings.beta`; None: the expert drives alone.
         index: Number of the shard.
     """

@@ -45,7 +45,7 @@ class Sensitivity(Protocol):
 
     @property
     def values_per_instance(self) -> int:
-        """See above; asked for when the first derivative is wanted."""
+        """See above; needed when the first derivative is computed."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class BatchedCall:
 
         Args:
             function: Solve or step of parameters and a start, in its layout.
-            sensitivity: Makes its derivatives, when the first one is asked for.
+            sensitivity: Builds its derivatives, when the first one is needed.
             read: Makes the solution from the function's results, as rows of instances.
             part_size: How many instances of a batch are worked on at once if each of them needs
                 so many values.
@@ -340,7 +340,7 @@ _SCALARS = 40
 
 
 def three_launch_values(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> int:
-    """Numbers of one instance in three launches per iteration.
+    """Values of one instance in three launches per iteration.
 
     The factors; then vectors of nodes: inverse pivots, cost and bounds, 1/rho, x with v and with y
     before and after a launch, s, and the trajectory with its copy.  Checks need K.
@@ -355,12 +355,12 @@ def three_launch_values(programs: StageEvaluator, qp: QPSolver, settings: SQPSet
 
 
 def onchip_values(programs: StageEvaluator, settings: SQPSettings) -> int:
-    """Numbers of one instance in one launch: the start, which becomes the result, and a copy."""
+    """Values of one instance in one launch: the start, which becomes the result, and a copy."""
     return 2 * result_values(programs) + _others(programs, settings)
 
 
 def general_values(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> int:
-    """Numbers of one instance where launches exchange whole QPs.
+    """Values of one instance where launches exchange whole QPs.
 
     Either the ADMM loop needs most, with the QP and the state beside it, or the trial points do.
     """
@@ -375,18 +375,18 @@ def general_values(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings
 
 
 def reverse_values(programs: StageEvaluator, adjoint: int) -> int:
-    """Numbers of one instance on the way back.
+    """Values of one instance in reverse mode.
 
     Args:
         programs: Stage functions.
-        adjoint: Numbers that the derivative of a QP needs.
+        adjoint: Values that the derivative of a QP needs.
     """
     problem = programs.problem
     return adjoint + 3 * (problem.n_vars + problem.n_cons) + problem.n_params + _SCALARS
 
 
 def result_values(programs: StageEvaluator) -> int:
-    """Numbers of one solution."""
+    """Values of one solution."""
     return 2 * (programs.problem.n_vars + programs.problem.n_cons) + _SCALARS // 2
 
 

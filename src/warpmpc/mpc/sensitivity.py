@@ -44,7 +44,7 @@ class StepSensitivity:
 
     @property
     def values_per_instance(self) -> int:
-        """Numbers in memory while cotangents of one instance are computed."""
+        """Values in memory while cotangents of one instance are computed."""
         return reverse_values(self._programs, self._qp.sensitivity.values_per_instance)
 
     @property
@@ -120,7 +120,7 @@ class SolveSensitivity:
 
     @property
     def values_per_instance(self) -> int:
-        """Numbers in memory while cotangents of one instance are computed."""
+        """Values in memory while cotangents of one instance are computed."""
         return reverse_values(self._programs, self._exact[1].values_per_instance)
 
     @property

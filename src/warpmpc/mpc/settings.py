@@ -128,11 +128,11 @@ class SQPSettings:
         convexify: What is done with a Hessian that may be indefinite: "project" (negative
             eigenvalues become zero) or "gershgorin" (diagonals grow).
         regularization: Added to the diagonal of the Hessian (Levenberg).
-        line_search: Of the step length.
-        qp: Of the quadratic programs.  None: the defaults of `ADMMSettings` if the iteration runs
-            until it converges, else those of `real_time`: 25 iterations of QPs that are not
-            scaled.  Tolerances that are not given are a tenth of `tol_kkt` if the iteration runs
-            until it converges.
+        line_search: Settings of the line search.
+        qp: Settings of the QPs.  None: the defaults of `ADMMSettings` if the iteration runs until
+            it converges, else those of `real_time`: 25 iterations of QPs that are not scaled.
+            Tolerances that are not given are a tenth of `tol_kkt` if the iteration runs until it
+            converges.
         qp_start: Where the ADMM iteration of a QP starts: "last" (direction, s and multipliers of
             the QP before, as published) or "multipliers" (zero, with the multipliers before: after
             a full step the next direction is small).  None: last with a fixed number of

@@ -389,7 +389,8 @@ class MPCSolver:
             params: Parameters, as in `solve`.
             cotangent: Derivative of your loss with respect to z, ``[..., n_vars]`` or
                 ``[n_vars]``.  None: one that moves all variables.
-            step_from: Of a result of `step` the z where it started, or `MPCWarmStart(z, state)`.
+            step_from: Start of a result of `step`: the z where it started, or `MPCWarmStart(z,
+                state)`.
         """
         packed = self._packed(x0, params)
         if not isinstance(solution, Solution):
@@ -426,7 +427,7 @@ class MPCSolver:
 
         Args:
             z: Trajectories ``[..., n_vars]``, of `z_guess` or of the last result.
-            params: By name (x0 may be one of the names) or as an array, as in `solve`.
+            params: Parameters by name (x0 may be one of the names) or as an array, as in `solve`.
             state: What the last call returned; None for the first one.
             x0: Initial states, unless `params` has them.
             donate: Whether the solver may overwrite z and the state, as in `solve`.
@@ -453,7 +454,7 @@ class MPCSolver:
         return result, result.warm_start.qp
 
     def _packed(self, x0: ArrayLike | None, params: Params) -> Parameters:
-        """The parameters where the caller wants them."""
+        """The parameters in the form in which the caller passed them."""
         packed = self._pack(x0, params)
         where, own, common = self._device, self._moved(packed.own), packed.common
         if where is not None and common is not None and not isinstance(common, Tracer):
@@ -541,7 +542,7 @@ def _rebuilt(
 
 
 def _elimination_hints(assembly: Assembly, settings: ADMMSettings) -> EliminationHints:
-    """What the problem says about the values of K."""
+    """Properties of the problem that determine the values of K."""
     rho = (settings.rho, settings.rho * settings.rho_equality)
     weights = variable_weights(assembly, assembly.problem.defaults, rho)
     light, *fewer_light = find_light_variables(assembly, weights, settings.sigma)
@@ -562,7 +563,7 @@ def _checked_settings(settings: SQPSettings | None) -> SQPSettings:
 
 
 def _as_problem(problem: Any) -> MPCProblem:
-    """The general form of what a caller wants to solve."""
+    """The problem in its general form."""
     if isinstance(problem, OCP):
         return problem.problem()
     if not isinstance(problem, MPCProblem):

@@ -23,9 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.codegen.from_casadi import translate
+from warpmpc.codegen.program_cache import derivation, kept_program
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
 from warpmpc.mpc.parameters import Parameters, ParameterSplit
-from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.problem.mpc_problem import MPCProblem, array_digest, digest
 from warpmpc.qp.products import total
 from warpmpc.qp.scaling import QPData
 from warpmpc.symbolic.derivatives.assembly import Assembly, BlockSet, Overlap
@@ -97,7 +98,7 @@ class Evaluation:
     """Cost and violations of instances, ``[tiles, 1, 32]`` each.
 
     Attributes:
-        cost: With the penalties of soft rows.
+        cost: Cost, including the penalties of soft rows.
         squares: Sum of squared violations of hard rows.
         absolute: Sum of violations.
         worst: Largest violation.
@@ -124,7 +125,7 @@ class StageEvaluator:
 
         Args:
             problem: The stages.
-            rule: Which Hessian the QP gets.
+            rule: Choice of the Hessian of the QP.
             dtype: "float32" or "float64".
             split: Which parameters are common to all instances; None: none.
             models: Derivatives of the groups, if they are known already.
@@ -139,7 +140,7 @@ class StageEvaluator:
         self._of_splits: dict[ParameterSplit, StageEvaluator] = {}
 
     def for_split(self, split: ParameterSplit) -> StageEvaluator:
-        """The same for parameters of which some are common; one object per split."""
+        """The evaluator for a split of parameters into own and common ones; one per split."""
         if not split.common.size:
             return self
         if split not in self._of_splits:
@@ -204,7 +205,10 @@ class StageEvaluator:
         """
         cases = [
             StageCase(
-                program=translate(function(model, f"{name}_{i}")),
+                program=kept_program(
+                    self._program_key(f"{name}_{i}", (*inputs, *outputs)),
+                    lambda i=i, model=model: translate(function(model, f"{name}_{i}")),
+                ),
                 stages=self.assembly.stages[i],
                 in_rows=tuple(rows[i] for rows in inputs.values()),
                 out_rows=tuple(rows[i] for _, rows in outputs.values()),
@@ -214,11 +218,21 @@ class StageEvaluator:
         sizes = {array: size for array, (size, _) in outputs.items()}
         return StageKernels(f"{name}_stages", cases, list(inputs), sizes, self.dtype)
 
+    def _program_key(self, name: str, arrays: tuple[str, ...]) -> str:
+        """Hash of all that decides about a program: problem, rule, split and how it is derived."""
+        split = self._split
+        common = () if split is None else (array_digest(split.own), array_digest(split.common))
+        return digest([repr((derivation(), self._problem_hash, self.rule, common, name, arrays))])
+
+    @cached_property
+    def _problem_hash(self) -> str:
+        return self.problem.hash
+
     @property
     def point_rows(self) -> dict[str, Tables]:
         """Inputs of the stage functions at a point: name of each array, and its rows per group.
 
-        The one place, with `point_arrays`, that knows which inputs there are.  Kernels read
+        This property and `point_arrays` are the only places that list the inputs.  Kernels read
         array i of tile t from tile ``t % tiles_i``: what all instances share has one tile.
         """
         point = self._cost_rows
@@ -226,7 +240,7 @@ class StageEvaluator:
 
     @property
     def _cost_rows(self) -> dict[str, Tables]:
-        """The same for functions without multipliers."""
+        """Inputs of functions without multipliers."""
         at, split = self.assembly, self._split
         if split is None:
             return {"z": at.w_rows, "p": at.p_rows}
@@ -238,7 +252,7 @@ class StageEvaluator:
 
     @property
     def parameter_sizes(self) -> dict[str, int]:
-        """Numbers of an instance in each array of parameters of `point_rows`."""
+        """Values per instance in each array of parameters of `point_rows`."""
         split = self._split
         if split is None:
             return {"p": self.problem.n_params}

@@ -149,7 +149,7 @@ class QPSolver:
         self.n_vars, self.n_cons = structure.n_vars, structure.n_cons
         self._solve = jax.jit(self._solve_batch)
         if request.staged is not None:
-            _ = self._built  # only the elimination tells whether these settings can be used
+            _ = self._built  # only the elimination shows whether these settings can be used
 
     @cached_property
     def _built(self) -> tuple[Engine, ADMMLoop]:
@@ -228,7 +228,7 @@ class QPSolver:
         return self._sensitivity(self.structure)
 
     def sensitivity_of(self, P: SparsePattern) -> Sensitivity:
-        """The same for QPs with the same rows and another Hessian, given by its upper triangle."""
+        """A solver for QPs with the same rows and another Hessian, given by its upper triangle."""
         return self._sensitivity(self.structure.with_hessian(P))
 
     def _sensitivity(self, structure: QPStructure) -> Sensitivity:

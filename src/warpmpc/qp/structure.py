@@ -24,8 +24,7 @@ from warpmpc.qp.scaling import Equilibration, Projection, QPData, ScaledQP, Scal
 from warpmpc.qp.soft import Penalties, SoftRows
 from warpmpc.qp.types import ADMMSettings, RowClass
 from warpmpc.symbolic.float32_ordering import RepresentativeSystem
-from warpmpc.symbolic.kkt import KKTPattern, build_kkt
-from warpmpc.symbolic.pattern import IntArray, SparsePattern
+from warpmpc.symbolic.pattern import IntArray, KKTPattern, SparsePattern, build_kkt
 
 
 @dataclass(frozen=True, eq=False)

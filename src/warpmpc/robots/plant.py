@@ -31,7 +31,7 @@ class PD:
 
     Attributes:
         stiffness: Torque per error of the position, one value or one per driven joint.
-        damping: Torque per speed, likewise.
+        damping: Torque per speed of each joint.
     """
 
     stiffness: float | tuple[float, ...]
@@ -73,7 +73,7 @@ class MuJoCoPlant:
 
     Call it as ``plant(x, u)`` with states [q, v] ``[batch, nq + nv]`` and inputs, inside of
     `jax.jit` or outside.  Inputs are limited as in the file.  It has no derivative.  States that
-    are not finite, or beyond all bounds, come back as NaN, and others do not see them.
+    are not finite, or beyond all bounds, come back as NaN, and other instances are not affected.
 
     Attributes:
         robot: The robot, whose coordinates the states have.
@@ -96,7 +96,7 @@ class MuJoCoPlant:
             robot_or_file: A robot, or what `load` takes.
             dt: Control interval.
             substeps: Steps of MuJoCo per interval; they replace the time step of the file.
-            threads: For batches; None: one per core.
+            threads: Threads for batches; None: one per core.
             actuation: What inputs are: "torque": generalised forces, one per velocity, within the
                 limits of the actuators; "control": controls of the actuators of the file; a `PD`:
                 positions.
@@ -148,7 +148,7 @@ class MuJoCoPlant:
         return jax.pure_callback(self._simulate, after, x, u, vmap_method="sequential")
 
     def _simulate(self, x: Any, u: Any) -> np.ndarray:
-        """The same on the host."""
+        """One step on the host."""
         given = np.asarray(x)
         states, inputs = (np.array(values, dtype=np.float64) for values in (given, u))
         lost = ~(_is_sane(states) & _is_sane(inputs))

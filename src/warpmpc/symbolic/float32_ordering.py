@@ -24,9 +24,8 @@ from scipy.sparse.linalg import splu
 
 from warpmpc.symbolic.derivatives.assembly import HostQP
 from warpmpc.symbolic.elimination import Elimination
-from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.ordering import amd, stagewise
-from warpmpc.symbolic.pattern import IntArray, SparsePattern
+from warpmpc.symbolic.pattern import IntArray, KKTPattern, SparsePattern
 
 # Trials with wider bands would take longer than what they may save.
 _LARGEST_BAND = 500_000

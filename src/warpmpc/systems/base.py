@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import casadi as ca
 import jax
@@ -139,7 +139,7 @@ def benchmark_settings(
     *,
     step_min: float = 0.1,
     rho_equality: float = 1.0,
-    line_search: Literal["filter", "full"] = "filter",
+    line_search: str = "filter",
 ) -> SQPSettings:
     """Fixed numbers of iterations without any test in between, as published.
 
@@ -148,7 +148,7 @@ def benchmark_settings(
         admm_iter: ADMM iterations per QP.
         step_min: Smallest step length of the line search.
         rho_equality: Factor on rho for equality rows; 1: all rows have the same rho.
-        line_search: Kind of the line search.
+        line_search: Name in `LINE_SEARCHES`.
     """
     # Defaults are written out: a better one must not change what is compared with others.
     return SQPSettings(

@@ -20,7 +20,7 @@ from warpmpc.systems.base import MOST_ITERATIONS, Metrics, Plant, Sampler, Syste
 
 @dataclass(frozen=True)
 class Description:
-    """What the commands need to know about a system before it is built.
+    """Description of a system for the commands, before it is built.
 
     Attributes:
         title: What many instances do, for help texts and headlines ("cars drive around an obstacle
@@ -46,7 +46,7 @@ class Recipe:
 
     Attributes:
         name: Key in `warpmpc.systems.SYSTEMS`.
-        description: Texts and sizes for the commands.
+        description: Description and sizes for the commands.
         build: ``build(horizon, **options)``: the `OCP` or `MPCProblem`.
         sample: Draws initial states; see `System`.
         simulate: The plant; see `System`.

@@ -98,7 +98,7 @@ class LoopDemo:
 
     @property
     def iterations_per_s(self) -> float:
-        """SQP iterations per second, likewise."""
+        """SQP iterations per second of the whole batch."""
         return self.iterations / self.run_s
 
     @property
@@ -165,7 +165,7 @@ def run_demo(options: LoopOptions, watcher: Watcher) -> LoopDemo:
 
 
 def device_name(device: Any) -> str:
-    """Name of a device in a summary; JAX does not know the model of a CPU."""
+    """Name of a device in a summary; JAX does not report the model of a CPU."""
     if device.platform != "cpu":
         return device.device_kind
     cores = len(os.sched_getaffinity(0))

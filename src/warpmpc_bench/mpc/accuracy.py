@@ -60,7 +60,7 @@ class MPCAccuracy:
     repeatable: bool | None = None
 
     def compared(self, judged: Any, timed: Any) -> MPCAccuracy:
-        """The same with a comparison of the controls of two runs."""
+        """The accuracy with a comparison of the controls of two runs."""
         same = np.array_equal(judged, timed, equal_nan=True)
         failed = self.failed if same else [*self.failed, "repeatable"]
         return replace(self, repeatable=same, correct=self.correct and same, failed=failed)
@@ -119,7 +119,7 @@ class Reference:
     """The same system and settings in float64.
 
     Attributes:
-        system: One of its own: JAX does not like one object in both of its modes.
+        system: A system of its own: JAX rejects one object in both of its modes.
         solver: Solver of the closed loops.
     """
 
@@ -135,7 +135,7 @@ class Reference:
         """First inputs from the starts of a loop, ``[instances, steps, n_u]``.
 
         Args:
-            loop: With starts.
+            loop: Closed loop with starts.
             size: Instances of the solve: one compiled program for smaller samples, too.
         """
         starts = jax.tree.map(lambda a: np.asarray(a, dtype=np.float64), loop.starts)
@@ -163,14 +163,14 @@ def sample_loop(system: System, solver: MPCSolver, size: int) -> dict[str, Any]:
 
 @cache
 def _sample_here(name: str, setup: MPCSetup, dtype: str, size: int) -> Any:
-    """The same with a variant; once for all batch sizes."""
+    """The accuracy of a variant; computed once for all batch sizes."""
     built = build_solver(name, setup, dtype)
     return sample_loop(built.system, built.solver, size)
 
 
 @cache
 def _sample_exact(setup: MPCSetup, size: int) -> Any:
-    """The same in float64."""
+    """The reference in float64."""
     oracle = reference(setup)
     with jax.enable_x64(True):
         return sample_loop(oracle.system, oracle.solver, size)

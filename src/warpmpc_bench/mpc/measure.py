@@ -61,7 +61,7 @@ class MPCCase:
             on_host: Whether the states stay on the host, in float64.
         """
         self.setup, self.batch, self.dtype = setup, batch, dtype
-        # A system of its own: JAX does not like one object in both of its modes.
+        # A system of its own: JAX rejects one object in both of its modes.
         self.system = setup.make() if on_host else build_solver(DEFAULT, setup, dtype).system
         drawn = self.system.sample(batch)
         self.x0: Any = drawn if on_host else jnp.asarray(drawn, dtype=dtype)
@@ -197,7 +197,7 @@ def _cycles(built: Built, state: tuple[Any, ...]) -> dict[str, float] | None:
 
 
 def _memory(program: CompiledProgram, built: Built, case: MPCCase) -> dict[str, int | None] | None:
-    """By XLA's account; the data themselves are parameters, trajectories, QP states and factors.
+    """Memory as XLA reports it; the data are parameters, trajectories, QP states and factors.
 
     "run_peak_bytes" is the allocator's word on the first run, with all that lives beside it.
     """

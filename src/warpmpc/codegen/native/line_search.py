@@ -69,7 +69,7 @@ def merit_condition(dtype: str, *, armijo: float, margin: float) -> str:
     )
 
 
-# SEARCH_AT_ITERATE declares what conditions read of the iterate, SEARCH_AT_TRIAL what they read of
+# The enum of `codegen.native.status` precedes these macros.  SEARCH_AT_ITERATE declares what conditions read of the iterate, SEARCH_AT_TRIAL what they read of
 # a trial point; it sets `accepted`.  Trial points are visited from the largest step to the smallest
 # one, and the first one for which SEARCH_TAKES holds is the choice.
 _SEARCH = r"""
@@ -82,6 +82,10 @@ _SEARCH = r"""
     const bool finite = cost - cost == 0 && squares - squares == 0;                       \
     accepted = finite && ({accepts});
 #define SEARCH_TAKES(is_last) (accepted || ({fallback} && (is_last)))
+// By the status of its QP: whether an iteration was run, and whether multipliers are meaningful; those
+// of a QP without solution grow without bound.
+#define IS_TRIED(status) ((status) != NON_FINITE && (status) != INVALID_BOUNDS)
+#define IS_SOLVABLE(status) ((status) != PRIMAL_INFEASIBLE && (status) != DUAL_INFEASIBLE)
 """
 
 
@@ -114,7 +118,7 @@ class SearchRule:
 
     def macros(self, dtype: str) -> str:
         """Definitions of SEARCH_AT_ITERATE, SEARCH_AT_TRIAL and SEARCH_TAKES."""
-        # Without slack there is no such term: zero times an infinite cost would be NaN.
+        # Without slack the term is left out: zero times an infinite cost would be NaN.
         slack = f" + {literal(self.slack, dtype)} * LIBM(fabs)(cost_here)" if self.slack else ""
         return _SEARCH.format(
             scale=literal(self.scale, dtype),
@@ -130,7 +134,7 @@ _VERDICT = r"""
     const SCALAR kkt = MAX(stationarity, slack) / MAX((SCALAR)1, gradient);
     converged = usable && solvable && at_rest && worst_here <= TOL_VIOLATION && kkt <= TOL_KKT;"""
 
-# Multipliers of soft rows belong to s; they say something of z only where A d is s.
+# Multipliers of soft rows belong to s, and apply to z only where A d is s.
 _SOFT_VERDICT = "converged = converged && primal <= TOL_VIOLATION;"
 
 

@@ -41,7 +41,7 @@ def diagnose(
     ```
 
     Args:
-        solution: Of `MPCSolver.solve` or `step`.
+        solution: Result of `MPCSolver.solve` or `step`.
         x0: What the solver got.  None: the first state of each trajectory; violations of the
             initial state are not seen then.
         params: What the solver got; None: defaults.

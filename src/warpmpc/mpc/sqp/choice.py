@@ -192,7 +192,7 @@ class IterationChoice:
         *,
         free: bool,
     ):
-        """Refuses what is wanted but impossible.
+        """Refuses a request that cannot be met.
 
         Args:
             engine: The engine that the caller wants.

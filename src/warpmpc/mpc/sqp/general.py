@@ -107,7 +107,7 @@ class Verdict:
         # Where no step is acceptable any more, the conditions alone decide.
         at_rest = still | jnp.logical_not(self.accepted)
         holds = at_rest & (self.worst <= tol.violation) & (self.kkt <= tol.kkt)
-        # Multipliers of soft rows belong to s; they say something of z only where A d is s.
+        # Multipliers of soft rows belong to s, and apply to z only where A d is s.
         return holds & (self.primal <= tol.violation) if soft else holds
 
 
@@ -131,7 +131,7 @@ class SQPIteration:
         Args:
             programs: Stage functions.
             qp: Solver for the pattern of their QPs.
-            settings: Of the iteration.
+            settings: Settings of the iteration.
         """
         self.programs, self.qp, self.settings = programs, qp, settings
         assembly = programs.assembly
@@ -151,7 +151,7 @@ class SQPIteration:
         Args:
             z: Trajectories.
             qp: Where the first QPs start.
-            unknown: Instances with a parameter that is no number.
+            unknown: Instances with a NaN among their parameters.
         """
         number = jnp.zeros((z.shape[0], 1, z.shape[2]), dtype=z.dtype)
         count = jnp.zeros(number.shape, dtype=jnp.int32)
@@ -204,7 +204,7 @@ class SQPIteration:
         return final(end), history
 
     def _recorded(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History]:
-        """The same with all iterations, and what each of them did."""
+        """Runs all iterations and records what each of them did."""
 
         def step(now: Iterate, _: None) -> tuple[Iterate, History]:
             after = self.step(now, p)
@@ -278,7 +278,7 @@ class SQPIteration:
 
         Args:
             p: Parameters of a batch, batch first.
-            start: Start of the solve, likewise.
+            start: Start of the solve, batch first.
         """
         del p, start
         return None

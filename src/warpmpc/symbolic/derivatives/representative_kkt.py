@@ -27,8 +27,7 @@ from warpmpc._conventions import EQUALITY_TOLERANCE
 from warpmpc.symbolic.derivatives.assembly import Assembly, HostQP, host_qp
 from warpmpc.symbolic.derivatives.stage_model import RowKind, StageModel, row_kinds
 from warpmpc.symbolic.float32_ordering import RepresentativeSystem, representative_system
-from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.pattern import IntArray
+from warpmpc.symbolic.pattern import IntArray, build_kkt
 
 # The first limit is safe; beyond the last one a row has no digit left.
 _GROWTHS = (5e3, 1e6, np.inf)
@@ -165,7 +164,7 @@ def _local(
     model: StageModel, params: np.ndarray, rho: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Least diagonal entry of the Hessian and largest rho a^2 of each variable (z, z_next)."""
-    function = model.linearize("weights", ["P", "A", "lower", "upper"])
+    function = model.host_values("weights", ["P", "A", "lower", "upper"])
     points = _points(model, params)
     P, A, lower, upper = (np.array(part).ravel() for part in function.call(next(points)))
     hessian, P_seen = model.hessian, [P]

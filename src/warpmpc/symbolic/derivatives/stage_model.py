@@ -160,6 +160,14 @@ class StageModel:
         found = self.qp_expressions()
         return self._function(name, self._point, [found[which] for which in outputs])
 
+    def host_values(self, name: str, outputs: Sequence[str]) -> ca.Function:
+        """`linearize` for a few points on the host, where equal operations may be repeated.
+
+        To find them takes longer than to evaluate them, and changes no bit.
+        """
+        found = self.qp_expressions()
+        return ca.Function(name, self._point, [found[which] for which in outputs])
+
     def linearize_part(
         self, name: str, picked: Mapping[str, IntArray], rows: Collection[int], *, with_cost: bool
     ) -> ca.Function:
