@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from warpmpc.engines.runtime.announcing import ANNOUNCER
 from warpmpc.engines.runtime.ffi import has_gpu
 from warpmpc.engines.runtime.tiles import LANES, tile_count
 from warpmpc.mpc.linear_map import Directions, linear_map
@@ -145,9 +146,10 @@ class BatchedCall:
             start: Where the iteration starts.
             donate: Whether the buffers of `start` may be overwritten; otherwise they are copied.
         """
-        if _exist((params, start)):
-            return self._run(params, start, donate=donate)
-        return self._differentiable(params, start)
+        with ANNOUNCER.call():
+            if _exist((params, start)):
+                return self._run(params, start, donate=donate)
+            return self._differentiable(params, start)
 
     def forget(self) -> None:
         """Compiles anew with the next call: other kernels may be the best by now."""
@@ -257,12 +259,13 @@ class BatchedCall:
         """A compiled function of batches at a solution."""
         common, args = params.common, (replace(params, common=None), start, *rest)
         leading = start.z.shape[:-1]
-        if not _exist((common, args)):
-            return _cut(compiled(common, *_flat(args)), leading)
-        if _is_ready(leading, args):
-            return compiled(common, *args)
-        args = _prepared(args, fill=not is_sharded(args))
-        return _cut_program(compiled(common, *args), leading)
+        with ANNOUNCER.call():
+            if not _exist((common, args)):
+                return _cut(compiled(common, *_flat(args)), leading)
+            if _is_ready(leading, args):
+                return compiled(common, *args)
+            args = _prepared(args, fill=not is_sharded(args))
+            return _cut_program(compiled(common, *args), leading)
 
 
 def _whole(solution: Solution) -> Solution:

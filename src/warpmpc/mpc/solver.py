@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,10 @@ from warpmpc._checks import (
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.sharding import (
     check_divisible,
+    device_at,
     everywhere,
     in_auto_axes,
+    place_of,
     with_auto_axes,
 )
 from warpmpc.engines.runtime.tiles import LANES
@@ -127,6 +129,7 @@ class MPCSolver:
         self.problem = _as_problem(problem)
         _check_engine(engine)
         self._device = _as_device(device)
+        self._rest_of_definition = (engine, nominal, staged)
         self.programs = StageEvaluator(self.problem, self._rule(), self.dtype)
         if not self.programs.assembly.A_pattern.nnz:
             raise ProblemError(
@@ -164,6 +167,21 @@ class MPCSolver:
         "general".  The first use builds the engine.
         """
         return self._choice.reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the definition; a process that reads it finds the kernels in the cache."""
+        engine, nominal, staged = self._rest_of_definition
+        place = place_of(self._device)
+        return _rebuilt, (self.problem, self.settings, self.dtype, engine, place, nominal, staged)
+
+    def __copy__(self) -> Self:
+        """The solver itself: it has no state that a copy could change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The solver itself."""
+        del memo
+        return self
 
     def __repr__(self) -> str:
         """Sizes, and all settings with the values that they have for this solver."""
@@ -544,6 +562,19 @@ class MPCSolver:
             history=history,
             layout=self._layout,
         )
+
+
+def _rebuilt(
+    problem: MPCProblem,
+    settings: SQPSettings,
+    dtype: str,
+    engine: str,
+    place: tuple[str, int] | None,
+    nominal: Any,
+    staged: StagedSettings | None,
+) -> MPCSolver:
+    """A solver that was pickled."""
+    return MPCSolver(problem, settings, dtype, engine, device_at(place), nominal, staged)
 
 
 def _elimination_hints(
