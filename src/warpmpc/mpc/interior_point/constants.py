@@ -92,7 +92,30 @@ class FilterConstants:
     rounding: float = 10.0
 
 
+@dataclass(frozen=True)
+class RestorationConstants:
+    """When the violation alone is minimised, and when that ends.
+
+    Attributes:
+        after: Iterations in a row without an acceptable step, after which it begins.
+        share: Share of the violation at which it ends.
+        mu: Largest barrier parameter over the square of the violation.
+        least_mu: Smallest barrier parameter.
+        delta: Smallest regularisation.
+        stationary: Largest gradient of the violation that counts as none, over the largest entry
+            of A times the violation.
+    """
+
+    after: int = 2
+    share: float = 0.9
+    mu: float = 1e-2
+    least_mu: float = 1e-12
+    delta: float = 1e-8
+    stationary: float = 1e-4
+
+
 BARRIER, INERTIA, FILTER = BarrierConstants(), InertiaConstants(), FilterConstants()
+RESTORATION = RestorationConstants()
 FREE = 1e20  # regularisation of a row without bounds: its multiplier stays zero
 FIXED = 1e-9  # rows whose bounds are closer have no room for a barrier: they are equalities
 # Steps of iterative refinement: float32 needs one, because K becomes ill-conditioned.

@@ -32,6 +32,10 @@ class Filter:
         """Without points for some instances."""
         return jax.tree.map(lambda a: jnp.where(which, jnp.inf, a), self)
 
+    def where(self, which: jax.Array, other: Filter) -> Filter:
+        """The other filter for some instances."""
+        return jax.tree.map(lambda a, b: jnp.where(which, b, a), self, other)
+
     def allows(self, theta: jax.Array, phi: jax.Array) -> jax.Array:
         """Whether a point is better than each of the points in one of the two."""
         return ((theta < self.theta) | (phi < self.phi)).all(axis=1, keepdims=True)

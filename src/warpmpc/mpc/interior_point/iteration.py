@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 
-from warpmpc.mpc.interior_point.constants import BARRIER, INERTIA
+from warpmpc.mpc.interior_point.constants import BARRIER, INERTIA, RESTORATION
 from warpmpc.mpc.interior_point.errors import Errors
 from warpmpc.mpc.interior_point.filter import Filter
 from warpmpc.mpc.interior_point.linear_system import NewtonSystem
 from warpmpc.mpc.interior_point.newton import Direction, NewtonStep
 from warpmpc.mpc.interior_point.point import Point, Rows, multipliers
-from warpmpc.mpc.interior_point.problem_functions import ProblemFunctions
+from warpmpc.mpc.interior_point.problem_functions import NewtonData, ProblemFunctions
+from warpmpc.mpc.interior_point.restoration import Restoration, restarted
 from warpmpc.mpc.interior_point.search import Found, LineSearch
 from warpmpc.mpc.settings import Tolerances
 from warpmpc.mpc.stage_evaluation import Vectors
 from warpmpc.mpc.types import History, MPCStatus
+from warpmpc.qp.products import total
 
 RUNNING = -1
 _MOST_REFUSED = 10  # iterations in a row without an acceptable step, after which one gives up
@@ -33,6 +35,7 @@ class State:
         rows: What is known of its rows.
         known: The filter.
         delta: Last regularisation.
+        restoration: Which instances are in restoration.
         status: `RUNNING`, or `MPCStatus`.
         iterations: Steps taken.
         factorisations: Matrices factorised.
@@ -49,6 +52,7 @@ class State:
     rows: Rows
     known: Filter
     delta: jax.Array
+    restoration: Restoration
     status: jax.Array
     iterations: jax.Array
     factorisations: jax.Array
@@ -84,6 +88,7 @@ class State:
             rows=rows,
             known=Filter.empty(nothing),
             delta=nothing,
+            restoration=Restoration.none(nothing),
             status=status,
             iterations=count,
             factorisations=count,
@@ -94,6 +99,16 @@ class State:
             alpha=nothing,
             accepted=count,
             history=history,
+        )
+
+    def with_report(self, which: jax.Array, status: jax.Array, errors: Errors) -> State:
+        """The state with status and errors of some instances."""
+        return replace(
+            self,
+            status=status,
+            kkt=jnp.where(which, errors.kkt, self.kkt),
+            violation=jnp.where(which, errors.violation, self.violation),
+            stationarity=jnp.where(which, errors.stationarity, self.stationarity),
         )
 
 
@@ -121,61 +136,100 @@ class Iteration:
 
     def __call__(self, now: State, p: Vectors) -> State:
         """One iteration of the instances that are running; others keep their bits."""
-        point, rows = now.point, now.rows
-        running = now.status == RUNNING
-        data = self._functions.newton(point.z, p, point.y)
+        rows, restoration = now.rows, now.restoration
+        point = restoration.point(now.point, rows)
+        data = restoration.data(self._functions.newton(point.z, p, point.y))
         errors = Errors.at(point, rows, data)
-        converged = errors.holds(self._tol)
-        over = now.iterations >= self._max_iter
-        active = running & ~converged & ~over
-        mu = errors.reduced(point.mu, self.floor)
-        tau = jnp.maximum(BARRIER.tau_min, 1 - mu)
-        least = INERTIA.least * INERTIA.first
-        delta = jnp.where(now.delta > least, INERTIA.down * now.delta, 0)
-        newton = NewtonStep(self._system, (point, rows, mu, tau), data, delta, active)
-        step = newton.direction(point.violation(rows))
+        status = self._verdict(now, data, errors)
+        active = status == RUNNING
+        mu = jnp.where(restoration.which, point.mu, errors.reduced(point.mu, self.floor))
         known = now.known.emptied(mu != point.mu)
-        search = LineSearch(self._functions, (point, rows, p), mu, active)
-        found = search.run(newton, step, data.q, known)
-        usable = newton.factorised.right & _is_finite(found.point.z)
-        usable &= _is_finite(found.point.cost) & _is_finite(found.point.g) & _is_finite(step.y)
-        moves = active & usable
-        refused = jnp.where(found.accepted, 0, now.refused + 1)
-        enters = found.accepted & ~found.descent
-        remembered = known.remembering(
-            search.here.theta, search.here.phi, now.iterations % known.theta.shape[1], enters
+        used_mu = restoration.mu(mu, errors.violation)
+        barrier = (used_mu, jnp.maximum(BARRIER.tau_min, 1 - used_mu))
+        newton = NewtonStep(
+            self._system, (point, rows, restoration), data, barrier, _first_delta(now), active
         )
-        delta = newton.factorised.delta
+        step = newton.direction(point.violation(rows))
+        search = LineSearch(self._functions, (point, rows, restoration, p), used_mu, active)
+        found = search.run(newton, step, data.q, known)
+        usable = newton.factorised.right & _is_finite(step.y) & found.point.is_finite
+        accepted, delta = found.accepted, newton.factorised.delta
+        remembered = known.remembering(
+            search.here.theta,
+            search.here.phi,
+            now.iterations % known.theta.shape[1],
+            ~found.descent & ~restoration.which,
+        )
         # No step was acceptable: the shortest one is taken, and the next direction is damped.
         damped = jnp.maximum(INERTIA.up * delta, INERTIA.first)
+        moved = self._moved(point, found, step, newton.longest_dual(step), used_mu, rows)
         after = replace(
             now,
-            point=self._moved(point, found, step, newton.longest_dual(step), mu, rows),
-            known=remembered.emptied(~found.accepted),
-            delta=jnp.where(found.accepted, delta, damped),
+            point=replace(moved, mu=mu),
+            known=remembered.where(~accepted & ~restoration.which, known.emptied(~accepted)),
+            delta=jnp.where(accepted, delta, damped),
             iterations=now.iterations + 1,
             factorisations=now.factorisations + newton.factorised.tries,
-            refused=refused,
+            refused=jnp.where(accepted, 0, now.refused + 1),
             alpha=found.alpha,
-            accepted=found.accepted.astype(jnp.int32),
+            accepted=accepted.astype(jnp.int32),
         )
         if now.history is not None:
             row = (found.point.cost, search.here.theta, found.alpha, after.accepted, errors.kkt)
             after = replace(after, history=_recorded(now.history, row, now.iterations))
+        after = self._restored(now, after, remembered, errors.violation)
+        moves = active & usable
         after = jax.tree.map(lambda new, old: jnp.where(moves, new, old), after, now)
-        numbers = _is_finite(data.slope) & _is_finite(data.P) & _is_finite(data.A)
-        lost = jnp.where(numbers, MPCStatus.LINE_SEARCH_FAILED, MPCStatus.NON_FINITE)
-        status = jnp.where(refused >= _MOST_REFUSED, MPCStatus.LINE_SEARCH_FAILED, RUNNING)
-        status = jnp.where(usable, status, lost)
-        status = jnp.where(over, MPCStatus.MAX_ITER, status)
-        status = jnp.where(converged, MPCStatus.CONVERGED, status).astype(jnp.int32)
-        return replace(
-            after,
-            status=jnp.where(running, status, now.status),
-            kkt=jnp.where(running, errors.kkt, now.kkt),
-            violation=jnp.where(running, errors.violation, now.violation),
-            stationarity=jnp.where(running, errors.stationarity, now.stationarity),
-        )
+        status = jnp.where(active, _end(usable, after.refused, data), status)
+        return after.with_report(now.status == RUNNING, status, errors)
+
+    def _verdict(self, now: State, data: NewtonData, errors: Errors) -> jax.Array:
+        """Status of the instances at their iterates, before the step."""
+        restoring = now.restoration.which
+        over = now.iterations >= self._max_iter
+        status = jnp.where(over, MPCStatus.MAX_ITER, RUNNING)
+        stuck = now.restoration.is_stationary(data, errors.violation)
+        stuck &= errors.violation > self._tol.violation
+        status = jnp.where(stuck, MPCStatus.QP_INFEASIBLE, status)
+        converged = errors.holds(self._tol) & ~restoring
+        status = jnp.where(converged, MPCStatus.CONVERGED, status)
+        return jnp.where(now.status == RUNNING, status, now.status).astype(jnp.int32)
+
+    def _restored(
+        self, now: State, after: State, remembered: Filter, violation: jax.Array
+    ) -> State:
+        """The state after a step, where instances enter or leave restoration.
+
+        Args:
+            now: The state before.
+            after: The state after.
+            remembered: The filter with the iterate before.
+            violation: Largest residual of a row before.
+        """
+        restoring = now.restoration.which
+        failed = (after.refused >= RESTORATION.after) & ~restoring
+        enters = failed & (violation > self._tol.violation)
+        theta = total(jnp.abs(after.point.violation(now.rows)))
+        leaves = restoring & (after.accepted == 1) & (theta <= now.restoration.target)
+
+        def changed() -> State:
+            before = total(jnp.abs(now.point.violation(now.rows)))
+            restoration = now.restoration.left(leaves).entered(enters, before)
+            # The step that nothing could be said for is not taken.
+            kept = jax.tree.map(lambda new, old: jnp.where(enters, old, new), after.point, now.point)
+            fresh = restarted(kept, restoration.mu(after.point.mu, violation))
+            change = enters | leaves
+            point = jax.tree.map(lambda new, old: jnp.where(change, new, old), fresh, kept)
+            return replace(
+                after,
+                point=point,
+                restoration=restoration,
+                known=after.known.where(enters, remembered),
+                delta=jnp.where(change, 0, after.delta),
+                refused=jnp.where(change, 0, after.refused),
+            )
+
+        return jax.lax.cond((enters | leaves).any(), changed, lambda: after)
 
     @staticmethod
     def _moved(
@@ -195,7 +249,22 @@ class Iteration:
         y = now.y + found.alpha * step.y
         of_slack = jnp.where(rows.fixed, y[:, :n_slack], 0)
         y = multipliers(jnp.concatenate([of_slack, y[:, n_slack:]], axis=1), sides, n_slack)
-        return replace(there, sides=sides, y=y, mu=mu)
+        return replace(there, sides=sides, y=y)
+
+
+def _first_delta(now: State) -> jax.Array:
+    """Regularisation that the iteration begins with: a share of the last one, or none."""
+    least = INERTIA.least * INERTIA.first
+    delta = jnp.where(now.delta > least, INERTIA.down * now.delta, 0)
+    return now.restoration.delta(delta)
+
+
+def _end(usable: jax.Array, refused: jax.Array, data: NewtonData) -> jax.Array:
+    """Status after a step: running, unless there was none."""
+    numbers = _is_finite(data.slope) & _is_finite(data.P) & _is_finite(data.A)
+    lost = jnp.where(numbers, MPCStatus.LINE_SEARCH_FAILED, MPCStatus.NON_FINITE)
+    status = jnp.where(refused >= _MOST_REFUSED, MPCStatus.LINE_SEARCH_FAILED, RUNNING)
+    return jnp.where(usable, status, lost).astype(jnp.int32)
 
 
 def _is_finite(array: jax.Array) -> jax.Array:

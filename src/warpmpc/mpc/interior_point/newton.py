@@ -15,6 +15,7 @@ from warpmpc.mpc.interior_point.constants import FREE, INERTIA
 from warpmpc.mpc.interior_point.linear_system import Factorised, NewtonSystem
 from warpmpc.mpc.interior_point.point import Point, Rows, over_rows
 from warpmpc.mpc.interior_point.problem_functions import NewtonData
+from warpmpc.mpc.interior_point.restoration import Restoration
 from warpmpc.mpc.interior_point.sides import SideStep, longest_step
 
 
@@ -54,22 +55,26 @@ class Elimination:
     G: jax.Array
 
     @classmethod
-    def of(cls, now: Point, rows: Rows, mu: jax.Array) -> Elimination:
+    def of(cls, now: Point, rows: Rows, mu: jax.Array, weight: jax.Array) -> Elimination:
         """Eliminates.
 
         Args:
             now: The iterate.
             rows: What is known of the rows.
             mu: Barrier parameter.
+            weight: Of the residual of a row per multiplier: 1 in restoration, else 0.
         """
         found = [(side, side.newton(now.s, mu)) for side in now.sides]
-        pull = over_rows(now.s, [(side, -r if side.upper else r) for side, (r, _) in found])
+        forces = [(side, r + side.z) for side, (r, _) in found]
+        forces = [(side, -force if side.upper else force) for side, force in forces]
+        pull = now.y[:, : now.s.shape[1]] + over_rows(now.s, forces)
         stiff = over_rows(now.s, [(side, S) for side, (_, S) in found])
         slack = stiff > 0
         compliance = jnp.where(slack, jnp.minimum(1 / jnp.where(slack, stiff, 1), FREE), 0)
         of_slack = jnp.where(slack, compliance, jnp.where(rows.fixed, INERTIA.delta_c, FREE))
         equal = jnp.full_like(now.y[:, now.s.shape[1] :], INERTIA.delta_c)
-        return cls(pull, compliance, jnp.concatenate([of_slack, equal], axis=1))
+        pull = jnp.where(slack, pull, 0)
+        return cls(pull, compliance, jnp.concatenate([of_slack, equal], axis=1) + weight)
 
 
 class NewtonStep:
@@ -78,8 +83,9 @@ class NewtonStep:
     def __init__(
         self,
         system: NewtonSystem,
-        at: tuple[Point, Rows, jax.Array, jax.Array],
+        at: tuple[Point, Rows, Restoration],
         data: NewtonData,
+        barrier: tuple[jax.Array, jax.Array],
         delta: jax.Array,
         active: jax.Array,
     ):
@@ -87,21 +93,26 @@ class NewtonStep:
 
         Args:
             system: Pattern and linear solver of K.
-            at: The iterate, its rows, the barrier parameter, and the share of the way to a bound
-                that a step may go.
+            at: The iterate, its rows, and which instances are in restoration.
             data: Derivatives at the iterate.
+            barrier: The barrier parameter, and the share of the way to a bound that a step may go.
             delta: Regularisation to begin with.
             active: Instances that take part.
         """
-        self._now, rows, self._mu, self._tau = at
+        (self._now, rows, self._restoration), (self._mu, self._tau) = at, barrier
         self._slope, self._n_vars = data.slope, data.slope.shape[1]
-        self._eliminated = Elimination.of(self._now, rows, self._mu)
+        weight = self._restoration.on.astype(self._mu.dtype)
+        self._eliminated = Elimination.of(self._now, rows, self._mu, weight)
         values = (data.P, data.A, self._eliminated.G)
         self.factorised = Factorised(system, values, delta, active)
 
     def direction(self, violation: jax.Array) -> Direction:
-        """The step that removes a violation of the rows, to first order."""
+        """The step that removes a violation of the rows, to first order.
+
+        In restoration it is balanced against the multipliers, which are the residuals.
+        """
         now, given = self._now, self._eliminated
+        violation = jnp.where(self._restoration.which, 0, violation)
         n_slack = now.s.shape[1]
         moved = given.pull * given.compliance
         low = jnp.concatenate([moved - violation[:, :n_slack], -violation[:, n_slack:]], axis=1)

@@ -13,6 +13,7 @@ from warpmpc.mpc.interior_point.filter import Acceptance, Filter, Measures
 from warpmpc.mpc.interior_point.newton import Direction, NewtonStep, moved
 from warpmpc.mpc.interior_point.point import Point, Rows
 from warpmpc.mpc.interior_point.problem_functions import ProblemFunctions
+from warpmpc.mpc.interior_point.restoration import Restoration, half_squares
 from warpmpc.mpc.stage_evaluation import Vectors
 from warpmpc.qp.products import total
 
@@ -39,18 +40,31 @@ class Found:
         return jax.tree.map(lambda a, b: jnp.where(which, b, a), self, other)
 
 
-def measures(point: Point, rows: Rows, mu: jax.Array) -> Measures:
-    """Violation and barrier cost."""
+def measures(point: Point, rows: Rows, restoration: Restoration, mu: jax.Array) -> Measures:
+    """Violation and barrier cost; in restoration the violation is all of the cost."""
     terms = [term for side in point.sides for term in side.cost(point.s, mu)]
     barrier = total(jnp.concatenate(terms, axis=1)) if terms else 0
-    return Measures(total(jnp.abs(point.violation(rows))), point.cost + barrier)
+    cost = jnp.where(restoration.which, half_squares(point, rows), point.cost)
+    theta = jnp.where(restoration.which, 0, total(jnp.abs(point.violation(rows))))
+    return Measures(theta, cost + barrier)
 
 
-def slope(point: Point, q: jax.Array, step: Direction, mu: jax.Array) -> jax.Array:
-    """Directional derivative of the barrier cost."""
+def slope(
+    point: Point, q: jax.Array, step: Direction, restoration: Restoration, mu: jax.Array
+) -> jax.Array:
+    """Directional derivative of the barrier cost.
+
+    Args:
+        point: The iterate; in restoration its multipliers are the residuals of the rows.
+        q: Gradient of the cost.
+        step: The direction.
+        restoration: Which instances are in restoration.
+        mu: Barrier parameter.
+    """
     sides = zip(point.sides, step.sides, strict=True)
     terms = [term for side, change in sides for term in side.slope(point.s, change, mu)]
-    return total(jnp.concatenate([q * step.z, *terms], axis=1))
+    of_slacks = jnp.where(restoration.which, -point.y[:, : point.s.shape[1]] * step.s, 0)
+    return total(jnp.concatenate([q * step.z, of_slacks, *terms], axis=1))
 
 
 class LineSearch:
@@ -59,7 +73,7 @@ class LineSearch:
     def __init__(
         self,
         functions: ProblemFunctions,
-        given: tuple[Point, Rows, Vectors],
+        given: tuple[Point, Rows, Restoration, Vectors],
         mu: jax.Array,
         active: jax.Array,
     ):
@@ -67,13 +81,13 @@ class LineSearch:
 
         Args:
             functions: Functions of the problem.
-            given: The iterate, its rows, and the parameters.
+            given: The iterate, its rows, which instances are in restoration, and the parameters.
             mu: Barrier parameter.
             active: Instances that take part.
         """
         self._functions, self._mu, self._active = functions, mu, active
-        self._now, self._rows, self._p = given
-        self.here = measures(self._now, self._rows, mu)
+        self._now, self._rows, self._restoration, self._p = given
+        self.here = self._measures(self._now)
 
     def run(self, newton: NewtonStep, step: Direction, q: jax.Array, known: Filter) -> Found:
         """The step to take, and whether it is acceptable.
@@ -84,7 +98,7 @@ class LineSearch:
             q: Gradient of the cost.
             known: The filter.
         """
-        downhill = slope(self._now, q, step, self._mu)
+        downhill = slope(self._now, q, step, self._restoration, self._mu)
         accepts = Acceptance(self.here, downhill, self._now.theta_max, known)
         found = self._trial(step, step.longest, accepts)
         found = jax.lax.cond(
@@ -94,12 +108,15 @@ class LineSearch:
         )
         return self._shortened(found, step, accepts)
 
+    def _measures(self, point: Point) -> Measures:
+        return measures(point, self._rows, self._restoration, self._mu)
+
     def _trial(self, step: Direction, alpha: jax.Array, accepts: Acceptance) -> Found:
         """One trial point."""
         there = moved(self._now, step, alpha)
         cost, g = self._functions.values(there.z, self._p)
         there = replace(there, cost=cost, g=g)
-        accepted, descent = accepts(alpha, measures(there, self._rows, self._mu))
+        accepted, descent = accepts(alpha, self._measures(there))
         return Found(there, alpha, accepted, descent)
 
     def _corrected(self, found: Found, newton: NewtonStep, accepts: Acceptance) -> Found:

@@ -202,6 +202,22 @@ def _near(multiplier: jax.Array, room: jax.Array, mu: jax.Array) -> jax.Array:
     return jnp.clip(multiplier, center / factor, factor * center)
 
 
+def on_path(side: Side, s: jax.Array, mu: jax.Array) -> Side:
+    """The side with multipliers at least those of the central path.
+
+    Those of a soft bound stay below its price, so that its elastic variable has one, too.
+    """
+    z = jnp.where(side.has, jnp.maximum(side.z, mu / side.room(s)), 0)
+    elastic = side.elastic
+    if elastic is None:
+        return replace(side, z=z)
+    price = elastic.linear + elastic.quadratic * elastic.e
+    z = jnp.where(elastic.soft, jnp.minimum(z, 0.5 * price), z)
+    return replace(
+        side, z=z, elastic=replace(elastic, w=jnp.where(elastic.soft, price - z, 1))
+    )
+
+
 def longest_step(pairs: list[Pair], tau: jax.Array) -> jax.Array:
     """Largest step in (0, 1] after which a share 1 - tau of all positive variables is left."""
     if not pairs:

@@ -20,7 +20,7 @@ from warpmpc.mpc.interior_point.problem_functions import (
     RowOrder,
     where_finite,
 )
-from warpmpc.mpc.interior_point.sides import Elastic, Side
+from warpmpc.mpc.interior_point.sides import Elastic, Side, on_path
 from warpmpc.mpc.stage_evaluation import Vectors
 from warpmpc.qp.products import norm, total
 
@@ -58,7 +58,7 @@ class Start:
         sides = self._sides(bounds, fixed)
         sides = tuple(self._begun(side, s, y, mu) for side in sides)
         mu = jnp.where(warm, self._warm_mu(sides, s), mu)
-        sides = tuple(_on_path(side, s, mu) for side in sides)
+        sides = tuple(on_path(side, s, mu) for side in sides)
         has = over_rows(s, [(side, side.has.astype(s.dtype)) for side in sides]) > 0
         crossed = (bounds.lower > bounds.upper).any(axis=1, keepdims=True)
         rows = Rows(bounds.lower[:, n_slack:], fixed, has | fixed, crossed)
@@ -136,19 +136,3 @@ class Start:
         products = sum(total(jnp.where(side.has, side.z * side.room(s), 0)) for side in sides)
         count = sum(total(side.has.astype(s.dtype)) for side in sides)
         return jnp.clip(products / jnp.maximum(count, 1), self._floor, BARRIER.mu_init)
-
-
-def _on_path(side: Side, s: jax.Array, mu: jax.Array) -> Side:
-    """The side with multipliers at least those of the central path.
-
-    Those of a soft bound stay below its price, so that its elastic variable has one, too.
-    """
-    z = jnp.where(side.has, jnp.maximum(side.z, mu / side.room(s)), 0)
-    elastic = side.elastic
-    if elastic is None:
-        return replace(side, z=z)
-    price = elastic.linear + elastic.quadratic * elastic.e
-    z = jnp.where(elastic.soft, jnp.minimum(z, 0.5 * price), z)
-    return replace(
-        side, z=z, elastic=replace(elastic, w=jnp.where(elastic.soft, price - z, 1))
-    )
