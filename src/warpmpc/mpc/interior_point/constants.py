@@ -98,6 +98,9 @@ class RestorationConstants:
 
     Attributes:
         after: Iterations in a row without an acceptable step, after which it begins.
+        span: It also begins where the violation has not fallen by `share` in so many iterations,
+            and multipliers have grown large.
+        multipliers: Largest multiplier over the gradient of the cost that is not large.
         share: Share of the violation at which it ends.
         mu: Largest barrier parameter over the square of the violation.
         least_mu: Smallest barrier parameter.
@@ -107,6 +110,8 @@ class RestorationConstants:
     """
 
     after: int = 2
+    span: int = 20
+    multipliers: float = 1e3
     share: float = 0.9
     mu: float = 1e-2
     least_mu: float = 1e-12

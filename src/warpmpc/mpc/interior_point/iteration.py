@@ -19,7 +19,7 @@ from warpmpc.mpc.interior_point.search import Found, LineSearch
 from warpmpc.mpc.settings import Tolerances
 from warpmpc.mpc.stage_evaluation import Vectors
 from warpmpc.mpc.types import History, MPCStatus
-from warpmpc.qp.products import total
+from warpmpc.qp.products import norm, total
 
 RUNNING = -1
 _MOST_REFUSED = 10  # iterations in a row without an acceptable step, after which one gives up
@@ -177,7 +177,7 @@ class Iteration:
         if now.history is not None:
             row = (found.point.cost, search.here.theta, found.alpha, after.accepted, errors.kkt)
             after = replace(after, history=_recorded(now.history, row, now.iterations))
-        after = self._restored(now, after, remembered, errors.violation)
+        after = self._restored(now, after, remembered, errors)
         moves = active & usable
         after = jax.tree.map(lambda new, old: jnp.where(moves, new, old), after, now)
         status = jnp.where(active, _end(usable, after.refused, data), status)
@@ -196,7 +196,7 @@ class Iteration:
         return jnp.where(now.status == RUNNING, status, now.status).astype(jnp.int32)
 
     def _restored(
-        self, now: State, after: State, remembered: Filter, violation: jax.Array
+        self, now: State, after: State, remembered: Filter, errors: Errors
     ) -> State:
         """The state after a step, where instances enter or leave restoration.
 
@@ -204,20 +204,23 @@ class Iteration:
             now: The state before.
             after: The state after.
             remembered: The filter with the iterate before.
-            violation: Largest residual of a row before.
+            errors: Errors before.
         """
         restoring = now.restoration.which
-        failed = (after.refused >= RESTORATION.after) & ~restoring
-        enters = failed & (violation > self._tol.violation)
         theta = total(jnp.abs(after.point.violation(now.rows)))
-        leaves = restoring & (after.accepted == 1) & (theta <= now.restoration.target)
+        aged, stalled = now.restoration.aged(theta)
+        stalled &= norm(now.point.y) > RESTORATION.multipliers * errors.scale
+        failed = ((after.refused >= RESTORATION.after) | stalled) & ~restoring
+        enters = failed & (errors.violation > self._tol.violation)
+        leaves = restoring & (after.accepted == 1) & (theta <= aged.target)
+        after = replace(after, restoration=aged)
 
         def changed() -> State:
             before = total(jnp.abs(now.point.violation(now.rows)))
-            restoration = now.restoration.left(leaves).entered(enters, before)
+            restoration = aged.left(leaves).entered(enters, before)
             # The step that nothing could be said for is not taken.
             kept = jax.tree.map(lambda new, old: jnp.where(enters, old, new), after.point, now.point)
-            fresh = restarted(kept, restoration.mu(after.point.mu, violation))
+            fresh = restarted(kept, restoration.mu(after.point.mu, errors.violation))
             change = enters | leaves
             point = jax.tree.map(lambda new, old: jnp.where(change, new, old), fresh, kept)
             return replace(

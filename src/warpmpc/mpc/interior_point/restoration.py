@@ -28,16 +28,19 @@ class Restoration:
 
     Attributes:
         on: 1 for instances in restoration.
-        target: Violation to be reached.
+        target: Violation to be reached: in restoration, and otherwise after some iterations.
+        age: Iterations since the target was set.
     """
 
     on: jax.Array
     target: jax.Array
+    age: jax.Array
 
     @classmethod
     def none(cls, like: jax.Array) -> Restoration:
         """No instance is."""
-        return cls(jnp.zeros(like.shape, dtype=jnp.int32), jnp.zeros_like(like))
+        count = jnp.zeros(like.shape, dtype=jnp.int32)
+        return cls(count, jnp.full_like(like, jnp.inf), count)
 
     @property
     def which(self) -> jax.Array:
@@ -47,11 +50,22 @@ class Restoration:
     def entered(self, which: jax.Array, theta: jax.Array) -> Restoration:
         """With some instances more, at their violation."""
         target = jnp.where(which, RESTORATION.share * theta, self.target)
-        return Restoration(jnp.where(which, 1, self.on), target)
+        return replace(self, on=jnp.where(which, 1, self.on), target=target)
 
     def left(self, which: jax.Array) -> Restoration:
         """Without some instances."""
         return replace(self, on=jnp.where(which, 0, self.on))
+
+    def aged(self, theta: jax.Array) -> tuple[Restoration, jax.Array]:
+        """One iteration later, and instances whose violation has not fallen for too long.
+
+        Args:
+            theta: Violation after the iteration.
+        """
+        due = (self.age + 1 >= RESTORATION.span) & ~self.which
+        target = jnp.where(due, RESTORATION.share * theta, self.target)
+        age = jnp.where(due, 0, self.age + 1)
+        return replace(self, target=target, age=age), due & (theta > self.target)
 
     def point(self, now: Point, rows: Rows) -> Point:
         """The iterate with residuals in the place of multipliers."""
