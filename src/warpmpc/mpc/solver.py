@@ -167,13 +167,16 @@ class MPCSolver:
     def _qp_solver(self, engine: str, staged: StagedSettings | None, nominal: Any) -> QPSolver:
         at, problem = self.programs.assembly, self.problem
         settings = self.settings.qp_settings(self.dtype)
+        hints: Callable[[], EliminationHints] = EliminationHints
+        if self.settings.method == "sqp":  # which are for convex QPs
+            hints = partial(_elimination_hints, at, settings)
         structure = QPStructure(
             at.P_pattern,
             at.A_pattern,
             settings,
             self.dtype,
             soft_rows=at.soft_rows,
-            hints=partial(_elimination_hints, at, settings),
+            hints=hints,
         )
         if nominal is not None:
             structure = structure.with_nominal(self._nominal(nominal))

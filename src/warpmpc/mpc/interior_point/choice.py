@@ -87,4 +87,3 @@ class InteriorPointChoice:
 def given_names(**arguments: object) -> tuple[str, ...]:
     """Names of the arguments that are not None."""
     return tuple(name for name, value in arguments.items() if value is not None)
-

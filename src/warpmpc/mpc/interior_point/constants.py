@@ -47,7 +47,6 @@ class InertiaConstants:
     """How the diagonal of H grows until K has the right inertia (WB, 3.1).
 
     Attributes:
-        delta_c: Regularisation of equality rows; it acts on increments, so nothing is biased.
         first: First delta.
         up: Factor from one trial to the next.
         down: Share of the last delta that the next iteration begins with.
@@ -55,7 +54,6 @@ class InertiaConstants:
         most: Beyond it the instance is given up.
     """
 
-    delta_c: float = 1e-8
     first: float = 1e-4
     up: float = 8.0
     down: float = 1 / 3
@@ -123,6 +121,9 @@ BARRIER, INERTIA, FILTER = BarrierConstants(), InertiaConstants(), FilterConstan
 RESTORATION = RestorationConstants()
 FREE = 1e20  # regularisation of a row without bounds: its multiplier stays zero
 FIXED = 1e-9  # rows whose bounds are closer have no room for a barrier: they are equalities
+# Regularisation of equality rows; it acts on increments, so solutions are not biased.  In float32
+# smaller ones drown in rounding, and pivots of the wrong sign feign a wrong inertia.
+DELTA_C = {"float32": 1e-4, "float64": 1e-8}
 # Steps of iterative refinement: float32 needs one, because K becomes ill-conditioned.
 REFINEMENTS = {"float32": 1, "float64": 0}
 # Violations that count as none in the line search, where rounding hides smaller ones.

@@ -1,4 +1,4 @@
-"""How far an iterate is from the optimality conditions, of the problem and of its barrier problem."""
+"""Errors of an iterate in the optimality conditions of the problem and of its barrier problem."""
 
 from __future__ import annotations
 

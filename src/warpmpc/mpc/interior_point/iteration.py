@@ -195,9 +195,7 @@ class Iteration:
         status = jnp.where(converged, MPCStatus.CONVERGED, status)
         return jnp.where(now.status == RUNNING, status, now.status).astype(jnp.int32)
 
-    def _restored(
-        self, now: State, after: State, remembered: Filter, errors: Errors
-    ) -> State:
+    def _restored(self, now: State, after: State, remembered: Filter, errors: Errors) -> State:
         """The state after a step, where instances enter or leave restoration.
 
         Args:
@@ -219,7 +217,9 @@ class Iteration:
             before = total(jnp.abs(now.point.violation(now.rows)))
             restoration = aged.left(leaves).entered(enters, before)
             # The step that nothing could be said for is not taken.
-            kept = jax.tree.map(lambda new, old: jnp.where(enters, old, new), after.point, now.point)
+            kept = jax.tree.map(
+                lambda new, old: jnp.where(enters, old, new), after.point, now.point
+            )
             fresh = restarted(kept, restoration.mu(after.point.mu, errors.violation))
             change = enters | leaves
             point = jax.tree.map(lambda new, old: jnp.where(change, new, old), fresh, kept)

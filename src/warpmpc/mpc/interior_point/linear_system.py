@@ -1,13 +1,14 @@
 """The linear system of a Newton step, and its regularisation until the inertia is right.
 
-Reads: the patterns of P and A.  Produces: factors of ``K = [[P + delta I, A'], [A, -G]]`` and solves
-with them.  G is diagonal.  A step is one of descent where K has as many positive pivots as there are
-variables, so delta grows until it has (WB, 3.1).  Only tiles with such an instance are factorised
-again, and the factors of the others there keep their bits.
+Reads: the patterns of P and A.  Produces: factors of ``K = [[P + delta I, A'], [A, -G]]`` and
+solves with them.  G is diagonal.  A step is one of descent where K has as many positive pivots as
+there are variables, so delta grows until it has (WB, 3.1).  Only tiles with such an instance are
+factorised again, and the factors of the others there keep their bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -169,7 +170,7 @@ class DenseSolver:
         return x.reshape(-1, LANES, rhs.shape[1]).transpose(0, 2, 1)
 
 
-SOLVERS: dict[str, type[SparseSolver] | type[DenseSolver]] = {
+SOLVERS: dict[str, Callable[[KKTLayout, str], KKTSolver]] = {
     "sparse": SparseSolver,
     "dense": DenseSolver,
 }

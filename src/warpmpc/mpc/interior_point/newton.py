@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 
-from warpmpc.mpc.interior_point.constants import FREE, INERTIA
+from warpmpc.mpc.interior_point.constants import DELTA_C, FREE
 from warpmpc.mpc.interior_point.linear_system import Factorised, NewtonSystem
 from warpmpc.mpc.interior_point.point import Point, Rows, over_rows
 from warpmpc.mpc.interior_point.problem_functions import NewtonData
@@ -71,8 +71,9 @@ class Elimination:
         stiff = over_rows(now.s, [(side, S) for side, (_, S) in found])
         slack = stiff > 0
         compliance = jnp.where(slack, jnp.minimum(1 / jnp.where(slack, stiff, 1), FREE), 0)
-        of_slack = jnp.where(slack, compliance, jnp.where(rows.fixed, INERTIA.delta_c, FREE))
-        equal = jnp.full_like(now.y[:, now.s.shape[1] :], INERTIA.delta_c)
+        delta_c = DELTA_C[str(now.s.dtype)]
+        of_slack = jnp.where(slack, compliance, jnp.where(rows.fixed, delta_c, FREE))
+        equal = jnp.full_like(now.y[:, now.s.shape[1] :], delta_c)
         pull = jnp.where(slack, pull, 0)
         return cls(pull, compliance, jnp.concatenate([of_slack, equal], axis=1) + weight)
 

@@ -1,5 +1,8 @@
-"""Iterates of the interior-point method.  Arrays are ``[tiles, rows, 32]``, one value per instance
-``[tiles, 1, 32]``; rows are in the order of `RowOrder`."""
+"""Iterates of the interior-point method.
+
+Arrays are ``[tiles, rows, 32]``, one value per instance ``[tiles, 1, 32]``; rows are in the order
+of `RowOrder`.
+"""
 
 from __future__ import annotations
 

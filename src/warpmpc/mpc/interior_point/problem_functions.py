@@ -1,9 +1,9 @@
 """A problem as the interior-point method sees it: the order of its rows, and its functions.
 
-Reads: a `StageEvaluator`.  Produces: `RowOrder` and `ProblemFunctions`.  Rows are reordered, so that
-those with penalties, all rows with slacks and the equalities are slices of one array: soft rows
-first, then other rows with slacks, then equalities.  Kernels write and read rows at these places, so
-that nothing is ever moved.
+Reads: a `StageEvaluator`.  Produces: `RowOrder` and `ProblemFunctions`.  Rows are reordered, so
+that those with penalties, all rows with slacks and the equalities are slices of one array: soft
+rows first, then other rows with slacks, then equalities.  Kernels write and read rows at these
+places, so that nothing is ever moved.
 """
 
 from __future__ import annotations
@@ -83,14 +83,15 @@ class ProblemFunctions:
         self._g_rows = [rows.place[table] for table in at.g_rows]
         self._newton = self._newton_kernels()
         counts = evaluator.problem.horizon + 1, rows.n_rows
-        outputs = {"cost": (counts[0], at.stage_rows), "g": (counts[1], self._g_rows)}
-        self._values = evaluator.kernels(
-            "values", StageModel.values, evaluator.cost_rows, outputs
-        )
-        self._soft = rows.n_soft > 0
-        bounds: dict[str, tuple[int, Any]] = {
-            name: (rows.n_rows, self._g_rows) for name in ("lower", "upper")
+        outputs: dict[str, tuple[int, Any]] = {
+            "cost": (counts[0], at.stage_rows),
+            "g": (counts[1], self._g_rows),
         }
+        self._values = evaluator.kernels("values", StageModel.values, evaluator.cost_rows, outputs)
+        self._soft = rows.n_soft > 0
+        bounds: dict[str, tuple[int, Any]] = dict.fromkeys(
+            ("lower", "upper"), (rows.n_rows, self._g_rows)
+        )
         if self._soft:
             bounds["soft"] = (4 * rows.n_soft, at.penalty_rows)
         self._bounds = evaluator.kernels(
@@ -103,7 +104,7 @@ class ProblemFunctions:
     def _newton_kernels(self) -> Any:
         evaluator, at = self._evaluator, self._evaluator.assembly
         w_rows, overlap = at.w_joined
-        outputs = {
+        outputs: dict[str, tuple[int, Any]] = {
             "P": (at.P_overlap.n_rows, at.P_rows),
             "q": (at.q_overlap.n_rows, at.q_rows),
             "A": (at.A_pattern.nnz, at.A_rows),

@@ -1,10 +1,10 @@
-"""Feasibility restoration: where no step is acceptable, the violation of the rows alone is minimised.
+"""Feasibility restoration: where no step is acceptable, only the violation is minimised.
 
-For an instance in restoration half the sum of squares of the residuals c of the rows takes the place
-of the cost: a Gauss-Newton method with the same barrier, whose system has the pattern of K.  With
-``lambda = c`` its Newton equations are ``[[delta I, A'], [A, -(G + I)]]``: all that changes are the
-values.  It ends where the violation has fallen by a share, or at a point where it cannot fall: the
-problem is locally infeasible.
+For an instance in restoration half the sum of squares of the residuals c of the rows takes the
+place of the cost: a Gauss-Newton method with the same barrier, whose system has the pattern of K.
+With ``lambda = c`` its Newton equations are ``[[delta I, A'], [A, -(G + I)]]``: all that changes
+are the values.  It ends where the violation has fallen by a share, or at a point where it cannot
+fall: the problem is locally infeasible.
 """
 
 from __future__ import annotations

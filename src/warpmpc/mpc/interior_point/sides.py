@@ -1,9 +1,9 @@
 """One-sided bounds with their multipliers: what a barrier and its elastic variables do to a row.
 
-A row ``g`` has a slack ``s = g`` between its bounds.  Each bound is a `Side`: its distance ``gap`` of s
-from the bound has a barrier ``-mu log(gap)`` and a multiplier z with ``z gap = mu``.  A soft bound has
-an elastic variable e in addition, so that ``gap + e`` is positive, with a price and a multiplier w:
-``e w = mu``.  Steps of z, e and w are eliminated by hand; what is left of a side is
+A row ``g`` has a slack ``s = g`` between its bounds.  Each bound is a `Side`: the distance ``gap``
+of s from it has a barrier ``-mu log(gap)`` and a multiplier z with ``z gap = mu``.  A soft bound
+has an elastic variable e in addition, so that ``gap + e`` is positive, with a price and a
+multiplier w: ``e w = mu``.  Steps of z, e and w are eliminated by hand; what is left of a side is
 ``dz = r - S d(gap)`` (`Side.newton`).
 """
 
@@ -213,9 +213,7 @@ def on_path(side: Side, s: jax.Array, mu: jax.Array) -> Side:
         return replace(side, z=z)
     price = elastic.linear + elastic.quadratic * elastic.e
     z = jnp.where(elastic.soft, jnp.minimum(z, 0.5 * price), z)
-    return replace(
-        side, z=z, elastic=replace(elastic, w=jnp.where(elastic.soft, price - z, 1))
-    )
+    return replace(side, z=z, elastic=replace(elastic, w=jnp.where(elastic.soft, price - z, 1)))
 
 
 def longest_step(pairs: list[Pair], tau: jax.Array) -> jax.Array:

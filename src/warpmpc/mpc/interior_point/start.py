@@ -1,7 +1,7 @@
 """The first iterate: slacks inside their bounds, multipliers near the central path.
 
-A cold start has no multipliers.  A warm start has: its slacks are pushed less far from their bounds,
-and mu begins at the mean complementarity of what it brings.
+A cold start has no multipliers.  The slacks of a warm start, which has, are pushed less far from
+their bounds, and mu begins at the mean complementarity of what it brings.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Start:
         return jnp.where(has_upper, jnp.minimum(s, hi - push(hi)), s)
 
     def _sides(self, bounds: RowBounds, fixed: jax.Array) -> list[Side]:
-        """Sides without multipliers: of soft rows, which may be hard all the same, and hard rows."""
+        """Sides without multipliers: those of soft rows, some of which may be hard, come first."""
         n_soft, n_slack = self._order.n_soft, self._order.n_slack
         found: list[Side] = []
         for first, last in ((0, n_soft), (n_soft, n_slack)):
