@@ -1,6 +1,6 @@
 """What a converged solution costs: interior point, SQP, IPOPT and fatrop on the same instances.
 
-    taskset -c 0 python benchmarks/converge_mpc.py --systems quadrotor,cartpole --batch 64 --rounds 5
+    taskset -c 0 python benchmarks/converge_mpc.py --systems quadrotor,cartpole --batch 64
 
 All methods solve the same random instances of a system from the same guesses in float64, to the
 same tolerance.  Their runs alternate, so that a busy machine slows all of them alike.  Solutions of
