@@ -23,6 +23,7 @@ the module `learn`, which is imported when it is first used.
 from importlib import import_module
 from types import ModuleType
 
+from warpmpc import _moved
 from warpmpc import robots as robots
 from warpmpc._conventions import FactorStatus
 from warpmpc._errors import (
@@ -96,6 +97,8 @@ __all__ = [
     "plot",
     "rollout",
 ]
+
+_moved.install()
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,6 +1,6 @@
 """Tables of the tests of `QPSolver`: problem families, row kinds, OSQP as oracle, solvers.
 
-A `QPBatch` has one pattern and numbers per instance.  Every draw has a seed.
+A `QPBatch` has one pattern and values per instance.  Every draw has a seed.
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ def solver_for(
 
 
 def fixed(iterations: int, **changes: Any) -> ADMMSettings:
-    """Settings of so many plain iterations: no scaling, no adaptation, no termination."""
+    """Settings of a number of plain iterations: no scaling, no adaptation, no termination."""
     return ADMMSettings(
         max_iter=iterations, check_every=0, adaptive_rho_every=0, scaling=0, **changes
     )

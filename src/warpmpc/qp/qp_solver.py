@@ -92,8 +92,8 @@ class QPSolver:
             staged: Settings of the staged engine's kernels.
             soft_rows: Rows of A whose bounds may be violated at the price of `penalties`.
         """
-        settings, dtype = settings or ADMMSettings(), check_dtype(dtype)
         check_kind("settings", settings, ADMMSettings)
+        settings, dtype = settings or ADMMSettings(), check_dtype(dtype)
         check_kind("staged", staged, StagedSettings)
         patterns = SparsePattern.from_scipy(P), SparsePattern.from_scipy(A)
         structure = QPStructure(*patterns, settings, dtype, soft_rows, row_classes)
@@ -129,7 +129,7 @@ class QPSolver:
         self.n_vars, self.n_cons = structure.n_vars, structure.n_cons
         self._solve = jax.jit(self._solve_batch)
         if request.staged is not None:
-            _ = self._built  # only the elimination tells whether these settings can be used
+            _ = self._built  # only the elimination shows whether these settings can be used
 
     @cached_property
     def _built(self) -> tuple[Engine, ADMMLoop]:
@@ -208,7 +208,7 @@ class QPSolver:
         return self._sensitivity(self.structure)
 
     def sensitivity_of(self, P: SparsePattern) -> Sensitivity:
-        """The same for QPs with the same rows and another Hessian, given by its upper triangle."""
+        """A solver for QPs with the same rows and another Hessian, given by its upper triangle."""
         return self._sensitivity(self.structure.with_hessian(P))
 
     def _sensitivity(self, structure: QPStructure) -> Sensitivity:
@@ -341,7 +341,7 @@ class QPSolver:
         s_soft = None if self.structure.soft is None else s_there
         point = Point(data, x_there, y_there, valid, s_soft)
         changes = apply_linear(*derivatives, point, tangents[0])
-        return (x, y, objective, rest), (*changes, jax.tree.map(_no_tangent, rest))
+        return (x, y, objective, rest), (*changes, jax.tree.map(no_tangent, rest))
 
     def _differentiable(self, status: jax.Array) -> jax.Array:
         """Instances that are solved, or iterated as often as the caller fixed beforehand."""
@@ -349,7 +349,8 @@ class QPSolver:
         return solved if self.settings.check_every else solved | (status == Status.MAX_ITER)
 
 
-def _no_tangent(array: jax.Array) -> Any:
+def no_tangent(array: jax.Array) -> Any:
+    """The tangent of an array that has no derivative."""
     if jnp.issubdtype(array.dtype, jnp.floating):
         return jnp.zeros_like(array)
     return np.zeros(array.shape, dtype=jax.dtypes.float0)

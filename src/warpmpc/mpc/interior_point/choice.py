@@ -57,6 +57,11 @@ class InteriorPointChoice:
         self._programs, self._settings = programs, settings
 
     @property
+    def reason(self) -> str:
+        """The method, in one line."""
+        return f"interior point with the {self.engine} linear solver"
+
+    @property
     def kind(self) -> InteriorPointChoice:
         """What builds the method."""
         return self

@@ -23,8 +23,7 @@ from warpmpc.qp.linear_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.products import QPMatrices
 from warpmpc.symbolic.elimination import eliminate
 from warpmpc.symbolic.float32_ordering import safe_amd
-from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.pattern import IntArray, SparsePattern
+from warpmpc.symbolic.pattern import IntArray, SparsePattern, build_kkt
 
 
 class KKTLayout:

@@ -107,6 +107,7 @@ class InteriorPointSolve:
             qp=QPState(jnp.zeros_like(end.z), nothing, y),
             status=end.status,
             infeasible=jnp.zeros_like(end.status),
+            lost=jnp.zeros_like(end.status),
             iterations=end.iterations,
             qp_iterations=end.factorisations,
             primal=end.violation,

@@ -160,6 +160,14 @@ class StageModel:
         found = self.qp_expressions()
         return self._function(name, self._point, [found[which] for which in outputs])
 
+    def host_values(self, name: str, outputs: Sequence[str]) -> ca.Function:
+        """`linearize` for a few points on the host, where equal operations may be repeated.
+
+        To find them takes longer than to evaluate them, and changes no bit.
+        """
+        found = self.qp_expressions()
+        return ca.Function(name, self._point, [found[which] for which in outputs])
+
     def linearize_part(
         self, name: str, picked: Mapping[str, IntArray], rows: Collection[int], *, with_cost: bool
     ) -> ca.Function:
@@ -247,6 +255,22 @@ class StageModel:
         wanted = [self.w, self.p] if of_w else [self.p]
         results = [ca.densify(ca.gradient(pairing, symbols)) for symbols in wanted]
         return self._function(name, [*self._point, *bars], results)
+
+    def push_forward(self, name: str, outputs: Sequence[str], *, of_w: bool) -> ca.Function:
+        """Function from changes of (w, p), or of p alone, to those of contributions.
+
+        Args:
+            name: Name of the function.
+            outputs: Contributions whose changes are wanted.
+            of_w: Whether w changes; its change comes between the inputs of `linearize` and the
+                change of p.
+        """
+        found = self.qp_expressions()
+        symbols = [self.w, self.p] if of_w else [self.p]
+        moves = [ca.SX.sym(f"move_{i}", s.numel()) for i, s in enumerate(symbols)]
+        given = ca.vertcat(*symbols), ca.vertcat(*moves)
+        results = [ca.densify(ca.jtimes(found[which], *given)) for which in outputs]
+        return self._function(name, [*self._point, *moves], results)
 
     def cost_pull_back(self, name: str) -> ca.Function:
         """Function from (w, p) to the gradients of the cost with penalties."""
