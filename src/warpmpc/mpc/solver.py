@@ -6,7 +6,6 @@ the SQP iteration as one differentiable program.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,12 +26,12 @@ from warpmpc._checks import (
 )
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.sharding import (
+    as_device,
     check_divisible,
     device_at,
     everywhere,
     in_auto_axes,
     place_of,
-    with_auto_axes,
 )
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.tuning import Measured
@@ -55,7 +54,7 @@ from warpmpc.mpc.parameters import (
     to_torch,
 )
 from warpmpc.mpc.sensitivity import SolveSensitivity, StepSensitivity
-from warpmpc.mpc.settings import SQPSettings
+from warpmpc.mpc.settings import SQPSettings, checked_settings
 from warpmpc.mpc.sqp.choice import IterationChoice
 from warpmpc.mpc.sqp.general import Iterate, final
 from warpmpc.mpc.stage_evaluation import StageEvaluator
@@ -68,27 +67,20 @@ from warpmpc.mpc.types import (
     Solution,
     TrajectoryLayout,
 )
-from warpmpc.mpc.units import SensitivityInUnits, UnitChange
+from warpmpc.mpc.units import SensitivityInUnits, UnitChange, unit_change
 from warpmpc.problem.mpc_problem import MPCProblem
-from warpmpc.problem.ocp.ocp import OCP
+from warpmpc.problem.ocp.ocp import OCP, as_problem
 from warpmpc.qp.batching import part_size
 from warpmpc.qp.loops.kernels import tune_loop
 from warpmpc.qp.loops.registry import differentiable_engines, engine_named
 from warpmpc.qp.qp_solver import QPSolver
-from warpmpc.qp.scaling import EQUALITY_TOLERANCE, RHO_MIN
+from warpmpc.qp.scaling import EQUALITY_TOLERANCE
 from warpmpc.qp.structure import EliminationHints, QPStructure, finite_vectors
-from warpmpc.qp.types import ADMMSettings, StagedSettings
-from warpmpc.symbolic.derivatives.assembly import Assembly, host_qp
-from warpmpc.symbolic.derivatives.representative_kkt import (
-    Point,
-    find_light_variables,
-    representative_of,
-    variable_weights,
-)
+from warpmpc.qp.types import StagedSettings
+from warpmpc.symbolic.derivatives.assembly import host_qp
+from warpmpc.symbolic.derivatives.representative_kkt import Point
 from warpmpc.symbolic.derivatives.stage_model import HessianRule, row_kinds
-from warpmpc.symbolic.derivatives.units import find_units, problem_in
-
-_LOG = logging.getLogger(__name__)
+from warpmpc.symbolic.derivatives.units import problem_in
 
 
 class MPCSolver:
@@ -126,10 +118,10 @@ class MPCSolver:
                 one by one, and orders of elimination are tried at it.
             staged: Settings of the staged engine's kernels.
         """
-        self.settings, self.dtype = _checked_settings(settings), check_dtype(dtype)
-        self.problem = _as_problem(problem)
+        self.settings, self.dtype = checked_settings(settings), check_dtype(dtype)
+        self.problem = as_problem(problem)
         _check_engine(engine)
-        self._device = _as_device(device)
+        self._device = as_device(device)
         self._rest_of_definition = (engine, nominal, staged)
         self.programs = StageEvaluator(self.problem, self._rule(), self.dtype)
         if not self.programs.assembly.A_pattern.nnz:
@@ -221,18 +213,10 @@ class MPCSolver:
             return None
         sizes = (self.problem.n_vars, self.problem.n_params)
         given = None if nominal is None else finite_vectors(nominal, sizes, self.dtype)
-        units = find_units(self.programs.assembly, None if given is None else given[0])
-        if units is None:
-            return None
-        change = UnitChange(units, self.programs)
-        scaled = problem_in(units, self.problem)
-        self.programs = StageEvaluator(scaled, self._rule(), self.dtype)
-        sizes = [np.log2(part) for part in (units.z, units.rows)]
-        _LOG.info(
-            "scaled problem: variables by 2^%d to 2^%d, rows by 2^%d to 2^%d, cost by 2^%d",
-            *(bound for part in sizes for bound in (part.min(), part.max())),
-            np.log2(units.cost),
-        )
+        change = unit_change(self.programs, None if given is None else given[0])
+        if change is not None:
+            scaled = problem_in(change.units, self.problem)
+            self.programs = StageEvaluator(scaled, self._rule(), self.dtype)
         return change
 
     def _in_units(self, make: Callable[[], Any]) -> Callable[[], Sensitivity]:
@@ -246,7 +230,7 @@ class MPCSolver:
         point = None if nominal is None else self._nominal_point(nominal)
         hints: Callable[[], EliminationHints] = EliminationHints
         if self.settings.method == "sqp":  # which are for convex QPs
-            hints = partial(_elimination_hints, at, settings, point)
+            hints = partial(EliminationHints.of_problem, at, settings, point)
         structure = QPStructure(
             at.P_pattern,
             at.A_pattern,
@@ -601,62 +585,8 @@ def _rebuilt(
     return MPCSolver(problem, settings, dtype, engine, device_at(place), nominal, staged)
 
 
-def _elimination_hints(
-    assembly: Assembly, settings: ADMMSettings, point: Point | None
-) -> EliminationHints:
-    """What the problem says about the values of K.
-
-    Args:
-        assembly: Index tables of the problem.
-        settings: Settings of the QPs.
-        point: A representative (z, params), if the caller knows one.
-    """
-    rho = (settings.rho, settings.rho * settings.rho_equality)
-    params = assembly.problem.defaults if point is None else point[1]
-    weights = variable_weights(assembly, params, rho)
-    light, *fewer_light = find_light_variables(assembly, weights, settings.sigma)
-    grows = settings.scaling > 0 or settings.adaptive_rho_every > 0
-    representative = representative_of(
-        assembly, (*rho, RHO_MIN), settings.sigma, weights, fewer_light, grows=grows, point=point
-    )
-    return EliminationHints(light, representative)
-
-
-def _checked_settings(settings: SQPSettings | None) -> SQPSettings:
-    """The settings, or defaults."""
-    if settings is None:
-        return SQPSettings()
-    if not isinstance(settings, SQPSettings):
-        raise SettingsError(f"settings must be SQPSettings, got {type(settings).__name__}.")
-    return settings
-
-
-def _as_problem(problem: Any) -> MPCProblem:
-    """The problem in its general form."""
-    if isinstance(problem, OCP):
-        return problem.problem()
-    if not isinstance(problem, MPCProblem):
-        raise ProblemError(f"problem must be an OCP or MPCProblem, got {type(problem).__name__}.")
-    return problem
-
-
 def _check_engine(engine: Any) -> None:
     """Refuses engines that do not exist or that have no derivatives."""
     engines = ["auto", "onchip", *differentiable_engines()]
     if engine not in engines:
         raise SettingsError(f"Unknown engine {engine!r}; choose one of {engines}.")
-
-
-def _as_device(device: Any) -> Any:
-    """A JAX device, a `NamedSharding`, or None."""
-    if isinstance(device, NamedSharding):
-        return with_auto_axes(device)
-    if device is None or isinstance(device, jax.Device):
-        return device
-    try:
-        return jax.devices(device)[0]
-    except (RuntimeError, TypeError, AttributeError) as error:
-        raise SettingsError(
-            f"device must be a JAX device or one of its platforms, got {device!r}; there are "
-            f"{jax.devices()}.  A NamedSharding spreads batches over several."
-        ) from error

@@ -29,7 +29,7 @@ from warpmpc.qp.structure import QPStructure, inverse_rho
 from warpmpc.qp.types import ADMMSettings, StagedSettings, Status
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.elimination import StoredElimination, eliminate
-from warpmpc.symbolic.float32_ordering import safe_amd
+from warpmpc.symbolic.ordering import safe_amd
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.stage_elimination import (
     StageElimination,
