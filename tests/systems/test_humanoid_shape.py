@@ -13,8 +13,7 @@ from humanoid_oracle import admm, quadratic_program
 
 from warpmpc import MPCSolver, MPCStatus, QPSolver
 from warpmpc._errors import ProblemError
-from warpmpc.codegen.chunks import plan_chunks
-from warpmpc.codegen.emit_native import CHUNK_LENGTH
+from warpmpc.codegen.emit_native import CHUNK_LENGTH, plan_chunks
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.engines.panels.factor_launch import PanelLDL
 from warpmpc.engines.panels.launch import PanelKernels

@@ -7,6 +7,7 @@ in those of the user, and cotangents likewise.  Arrays are ``[tiles, rows, lanes
 from __future__ import annotations
 
 from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
