@@ -16,7 +16,7 @@ N = 4
 
 
 def programs():
-    """Of the first stage, with two more rows, and of all others."""
+    """Functions of the first stage, with two more rows, and of all others."""
     x, p = ca.SX.sym("x", N), ca.SX.sym("p", 2)
     common = ca.vertcat(ca.sin(x[0]) * x[1], x[2] ** 2 + p[0], x[3] / x[0], 1.0)
     costs = ca.sumsqr(x)

@@ -37,6 +37,7 @@ from warpmpc.codegen.cache import (
     distrusted_file,
     distrusted_folder,
 )
+from warpmpc.engines.runtime.announcing import ANNOUNCER
 
 STANDARD_ERROR = 2
 LOADED = (".o", ".cubin", ".ptx", ".meta")
@@ -84,7 +85,8 @@ def _load_sealed(kernel: wp.Kernel, device: wp.Device, block_dim: int) -> None:
     fault = fault_of(folder)
     if fault is not None:
         _discard(folder, fault.reason if fault.is_damage else None)
-    executable: Any = kernel.module.load(device, block_dim)
+    with ANNOUNCER.kernel(kernel.key, is_new=not loaded_files(folder)):
+        executable: Any = kernel.module.load(device, block_dim)
     # Warp may load as much as nothing of a damaged file; it would fail at the first launch.
     if not executable.get_kernel_hooks(kernel).forward:
         raise CodegenError(f"it has no entry point {kernel.key}")
@@ -161,14 +163,20 @@ def _seal_of(path: Path) -> Path:
 
 
 def load_together(kernels: Sequence[tuple[wp.Kernel, int]]) -> None:
-    """Builds or loads several kernels at the same time, where the compiler can: on CUDA.
+    """Builds or loads several kernels at the same time, on as many cores as there are.
 
     Args:
         kernels: Each with its threads per block, as in `load_kernel`.
     """
     start_warp()
     if jax.default_backend() != "gpu":
-        return  # one after the other, before their first launch
+        # The first one that is compiled also compiles Warp's headers, which the others find then.
+        missing = [(k, block) for k, block in kernels if not loaded_files(_folder_of(k, 1))]
+        for first in missing[:1]:
+            load_kernel(*first)
+        kernels = missing[1:]
+    if not kernels:
+        return
     with ThreadPoolExecutor(len(kernels)) as threads:
         # The list asks for all results: one that failed raises here.
         list(threads.map(load_kernel, *zip(*kernels, strict=True)))

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 import numpy as np
-import warp as wp
 
 from warpmpc._errors import PatternError, SettingsError
 from warpmpc.codegen.kernel_source import KernelSource
@@ -36,8 +35,7 @@ from warpmpc.engines.runtime.admm_launch import (
     loop_inputs,
     loop_tables,
 )
-from warpmpc.engines.runtime.ffi import l2_bytes, multiprocessors, run
-from warpmpc.engines.runtime.loading import load_together
+from warpmpc.engines.runtime.ffi import l2_bytes, load_all, multiprocessors, run
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.loop_source import (
     staged_admm_kernel,
@@ -226,10 +224,10 @@ class StagedKernels:
             self.soft_nodes.size > 0,
         )
 
-    def to_load(self, tiles: int) -> list[tuple[wp.Kernel, int]]:
-        """Kernels that `iterate` launches on a number of tiles, for `load_together`."""
+    def to_load(self, tiles: int) -> list[tuple[KernelSource, int]]:
+        """Kernels that `iterate` launches on a number of tiles, for `load_all`."""
         shape = self.shape(tiles)
-        return [(self._loop_kernel(shape).kernel(), shape.block)]
+        return [(self._loop_kernel(shape), shape.block)]
 
     def iterate(
         self,
@@ -383,7 +381,7 @@ class StagedVariants:
 def _load(kernels: Iterable[StagedKernels], tiles: int) -> None:
     """Compiles several loops at the same time."""
     needed = [one for some in kernels for one in some.to_load(tiles)]
-    load_together(list(dict.fromkeys(needed)))  # shapes may share one
+    load_all(list(dict.fromkeys(needed)))  # shapes may share one
 
 
 def _on_gpu() -> bool:
