@@ -21,8 +21,8 @@ from warpmpc._errors import PatternError, SettingsError
 from warpmpc.engines.panels.launch import PanelKernels
 from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.tiles import LANES, tile_count
-from warpmpc.engines.staged.launch import StagedKernels
-from warpmpc.engines.staged.tuning import Measured, StagedVariants
+from warpmpc.engines.staged.launch import StagedKernels, StagedVariants
+from warpmpc.engines.staged.tuning import Measured
 from warpmpc.qp.loops.general import ADMMLoop
 from warpmpc.qp.scaling import LoopEnd, Residuals, ScaledQP
 from warpmpc.qp.structure import QPStructure, inverse_rho
