@@ -90,7 +90,8 @@ def main() -> None:
     """Makes data, trains and writes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, help="data (default: a temporary folder)")
-    parser.add_argument("--rollouts", default="4,8,16,32,64,128", help="sizes to try")
+    parser.add_argument("--rollouts", default="8,16,32,64,128,256", help="sizes to try")
+    parser.add_argument("--keep", type=float, default=0.1, help="share of the pairs to keep")
     parser.add_argument("--weights", default="0,0.1,1", help="weights of the derivative")
     parser.add_argument("--seeds", type=int, default=3, help="trainings per size")
     parser.add_argument("--steps", type=int, default=3000, help="steps of the optimiser")
@@ -102,7 +103,9 @@ def main() -> None:
     about = {"benchmark": "learn_derivative", "task": task.name, **machine()}
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
-        settings = wm.learn.DataSettings(rollouts=max(sizes), shards=1, derivatives=True, seed=7)
+        settings = wm.learn.DataSettings(
+            rollouts=max(sizes), shards=1, derivatives=True, seed=7, keep=args.keep
+        )
         began = time.process_time()
         data = wm.learn.synthesize(task, folder=args.folder or temporary, settings=settings)
         _say(f"{data.pairs} pairs in {time.process_time() - began:.0f} s of CPU time")
@@ -110,7 +113,12 @@ def main() -> None:
             part = subset(data, rollouts, Path(temporary) / f"first-{rollouts}")
             for sobolev in map(float, args.weights.split(",")):
                 for seed in range(args.seeds):
-                    row = {**about, "rollouts": rollouts, "steps": args.steps}
+                    row: Row = {
+                        **about,
+                        "rollouts": rollouts,
+                        "keep": args.keep,
+                        "steps": args.steps,
+                    }
                     row |= trained(part, task, args.steps, sobolev, seed)
                     rows.append(row)
                     _say(str({k: row[k] for k in ("pairs", "sobolev", "seed", "success")}))

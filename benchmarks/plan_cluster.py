@@ -200,6 +200,9 @@ def main() -> None:
     plans = [
         ("64 GPUs", 64, "H200", 10_000, 1e9, 60.0, args.hours),
         ("10 000 cores", 10_000, "CPU core", 256, 1e9, 60.0, args.hours),
+        # Folders with seeds of their own, each with its writer, are joined by `Dataset.open`.
+        ("64 GPUs, one of 16 folders", 4, "H200", 10_000, 1e9 / 16, 60.0, args.hours),
+        ("10 000 cores, one of 16 folders", 625, "CPU core", 256, 1e9 / 16, 60.0, args.hours),
         ("1 000 cores", 1_000, "CPU core", 256, 2e8, 60.0, args.hours),
         ("1 000 cores, one in ten lost per minute", 1_000, "CPU core", 256, 2e8, 60.0, 1 / 6),
         ("1 000 cores, none lost", 1_000, "CPU core", 256, 2e8, 60.0, np.inf),

@@ -38,7 +38,6 @@ KEPT = [
     ("warpmpc.problem.integrators", "Interval"),
     ("warpmpc.symbolic.ordering", "ORDERINGS"),
     ("warpmpc.systems", "SYSTEMS"),
-    ("warpmpc.systems.humanoid_shape", "build"),
     ("warpmpc.systems", "System"),
     ("warpmpc.systems.base", "batched"),
     ("warpmpc.systems.base", "benchmark_settings"),

@@ -4,11 +4,12 @@
     python tools/kernel_sources.py compare OLD NEW [--preprocessed]
 
 The sources are those that Warp hands to its compilers, for the CPU and for CUDA, of all systems,
-engines and both dtypes.  Nothing is compiled and no GPU is needed.  Two trees whose folders are
-equal run the same kernels, so this is the proof that moving code has changed nothing.  Numbers that
-only count functions of a process, and hashes of Warp, are taken out of the sources.  With
-`--preprocessed` the sources are compared after `gcc -E`, white space and parentheses that group
-nothing aside: they are equal if only macros, comments or the order of definitions of macros differ.
+engines and both dtypes.  Entries of kernels on the CPU have the same bodies and are left out.
+Nothing is compiled and no GPU is needed.  Two trees whose folders are equal run the same kernels,
+so this is the proof that moving code has changed nothing.  Numbers that only count functions of a
+process, and hashes of Warp, are taken out of the sources.  With `--preprocessed` the sources are
+compared after `gcc -E`, white space and parentheses that group nothing aside: they are equal if
+only macros, comments or the order of definitions of macros differ.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class Recorder:
             made.append(kernel)
 
         context.Kernel.__init__ = remember
-        ffi.load_kernel = lambda *_: None
+        ffi.load_kernel = ffi.load_together = lambda *_: None
+        ffi.host = lambda: None  # entries on the CPU have the same bodies
 
     def write(self, case: str) -> None:
         """Writes what was made since the last call, under the name of a case."""

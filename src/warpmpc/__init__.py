@@ -34,6 +34,7 @@ from warpmpc._errors import (
     WarpMPCError,
 )
 from warpmpc._version import __version__
+from warpmpc.engines.runtime.host import cpu_threads, set_cpu_threads
 from warpmpc.mpc.diagnosis.diagnose import diagnose
 from warpmpc.mpc.diagnosis.report import Diagnosis
 from warpmpc.mpc.settings import LineSearchSettings, SQPSettings
@@ -92,10 +93,12 @@ __all__ = [
     "StepResult",
     "WarpMPCError",
     "__version__",
+    "cpu_threads",
     "diagnose",
     "from_jax",
     "plot",
     "rollout",
+    "set_cpu_threads",
 ]
 
 _moved.install()

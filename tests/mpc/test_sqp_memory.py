@@ -35,6 +35,12 @@ ARMS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def large_caches(monkeypatch):
+    """Only memory limits a batch, as on a GPU."""
+    monkeypatch.setattr(batches, "cached_instances", lambda _, otherwise: otherwise)
+
+
 def in_parts(settings, dtype):
     return replace(settings, qp=replace(settings.qp_settings(dtype), max_batch=PART))
 

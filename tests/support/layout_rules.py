@@ -16,15 +16,15 @@ FOUNDATION = ("_checks", "_conventions", "_errors", "_moved", "_version")
 ROOT = "__init__"  # the public names; whoever imports them imports every layer
 
 # Who may be imported from where.  A layer sees itself and everything to its left; systems are
-# problems with the settings to solve them; robots make expressions for problems, and their plant is
-# a function of arrays, so that they see nothing of the solvers; viz draws what all of them make,
-# and is public in part.
+# problems with the settings to solve them, some of them of robots; robots make expressions for
+# problems, and their plant is a function of arrays, so that they see nothing of the solvers; viz
+# draws what all of them make, and is public in part.
 ALLOWED: dict[str, set[str]] = {
     **{layer: {*LAYERS[: i + 1], *FOUNDATION} for i, layer in enumerate(LAYERS)},
     **{module: set(FOUNDATION) for module in FOUNDATION},
     # Pictures of robots are written by the scenes of viz, which are imported when one is drawn.
     "robots": {"robots", "problem", "viz", *FOUNDATION},
-    "systems": {"systems", "problem", "qp", "mpc", *FOUNDATION},
+    "systems": {"systems", "problem", "qp", "mpc", "robots", *FOUNDATION},
     "viz": {*LAYERS, "systems", "viz", *FOUNDATION},
     ROOT: {*LAYERS, "robots", "systems", "viz", *FOUNDATION},
 }

@@ -266,6 +266,7 @@ def stage_source(
         ],
         outputs=arguments("real", *outputs),
         head=PREAMBLE[dtype],
+        merged=32,
         body=lambda: _body(plan, inputs, outputs, dtype),
         plans=[plan],
         content=module_key(name, plan, arrays, dtype),

@@ -27,7 +27,7 @@ from warpmpc.learn.tasks import make_task
 from warpmpc.learn.validity import Bounds, find_bounds, valid_samples
 from warpmpc.mpc.solver import MPCSolver
 
-_BOUNDS_KEY, _DERIVATIVE_PART = 2**31 - 1, 4096
+_BOUNDS_KEY, _DERIVATIVE_PART = 2**31 - 1, 256
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from warpmpc.mpc.batching import (
     release,
     result_values,
 )
+from warpmpc.mpc.interior_point.choice import InteriorPointChoice, given_names
 from warpmpc.mpc.parameters import (
     ParameterPacker,
     Parameters,
@@ -56,7 +57,7 @@ from warpmpc.mpc.parameters import (
 from warpmpc.mpc.sensitivity import SolveSensitivity, StepSensitivity
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.choice import IterationChoice
-from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
+from warpmpc.mpc.sqp.general import Iterate, final
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import (
     Guess,
@@ -67,6 +68,7 @@ from warpmpc.mpc.types import (
     Solution,
     TrajectoryLayout,
 )
+from warpmpc.mpc.units import SensitivityInUnits, UnitChange
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.qp.batching import part_size
@@ -78,11 +80,13 @@ from warpmpc.qp.structure import EliminationHints, QPStructure, finite_vectors
 from warpmpc.qp.types import ADMMSettings, StagedSettings
 from warpmpc.symbolic.derivatives.assembly import Assembly, host_qp
 from warpmpc.symbolic.derivatives.representative_kkt import (
+    Point,
     find_light_variables,
     representative_of,
     variable_weights,
 )
 from warpmpc.symbolic.derivatives.stage_model import HessianRule, row_kinds
+from warpmpc.symbolic.derivatives.units import find_units, problem_in
 
 _LOG = logging.getLogger(__name__)
 
@@ -119,7 +123,7 @@ class MPCSolver:
                 "gpu"), or a `NamedSharding` that spreads the batch over devices; None: they stay
                 where they are.
             nominal: A representative (z, params): QPs are scaled once, at this point, instead of
-                one by one.
+                one by one, and orders of elimination are tried at it.
             staged: Settings of the staged engine's kernels.
         """
         self.settings, self.dtype = _checked_settings(settings), check_dtype(dtype)
@@ -133,11 +137,18 @@ class MPCSolver:
                 "No constraint of this problem depends on a variable; an MPC problem has dynamics. "
                 "Add them, or a bound."
             )
+        self._choice: IterationChoice | InteriorPointChoice
+        if self.settings.method == "interior_point":
+            names = given_names(nominal=nominal, staged=staged)
+            self._choice = InteriorPointChoice(engine, self.programs, self.settings, names)
+            engine = self._choice.engine
+        self._units = self._scaled_units(nominal)
         self.qp = self._qp_solver(engine, staged, nominal)
         given = (self.programs, self.qp, self.settings)
-        self._choice = IterationChoice(engine, *given, free=staged is None)
+        if self.settings.method == "sqp":
+            self._choice = IterationChoice(engine, *given, free=staged is None)
         self._onchip = self._choice.is_onchip
-        self._iterations: dict[ParameterSplit, SQPIteration] = {}
+        self._iterations: dict[ParameterSplit, Any] = {}
         self._pack = ParameterPacker(self.problem, self.dtype)
         guess = Guess(self.problem, self.dtype)
         self._guess = jax.jit(lambda params: guess(params.joined()))
@@ -145,13 +156,16 @@ class MPCSolver:
         self._nothing = jax.jit(self._cold_state)
         self._shift = jax.jit(Shift(self.problem))
         self._layout = TrajectoryLayout(self.problem, self.settings, engine)
-        self._solve = self._program(self._solve_tiles, partial(SolveSensitivity, *given))
-        step_sensitivity = partial(StepSensitivity, self.programs, self.qp)
-        self._step = self._program(self._step_tiles, step_sensitivity)
+        of_solve = partial(SolveSensitivity, *given)
+        self._solve = self._program(self._solve_tiles, self._in_units(of_solve))
+        of_step = partial(StepSensitivity, self.programs, self.qp)
+        self._step = self._program(self._step_tiles, self._in_units(of_step))
 
     @property
     def engine(self) -> str:
         """Name of the engine; the first use builds it."""
+        if isinstance(self._choice, InteriorPointChoice):
+            return self._choice.engine
         return "onchip" if self._onchip else self.qp.engine
 
     @property
@@ -195,21 +209,56 @@ class MPCSolver:
                 "regularization needs all diagonal entries of the Hessian: build the problem with "
                 "full_diagonal=True."
             )
-        return HessianRule(settings.hessian_kind, settings.convexify, settings.regularization)
+        # The interior-point method sees to the inertia of the whole matrix.
+        convexify = settings.convexify if settings.method == "sqp" else "none"
+        return HessianRule(settings.hessian_kind, convexify, settings.regularization)
+
+    def _scaled_units(self, nominal: Any) -> UnitChange | None:
+        """The units that the iteration works in; `programs` are in them from then on."""
+        settings = self.settings
+        scales = settings.converges and settings.method == "sqp" and settings.scaling == "auto"
+        if not scales:
+            return None
+        sizes = (self.problem.n_vars, self.problem.n_params)
+        given = None if nominal is None else finite_vectors(nominal, sizes, self.dtype)
+        units = find_units(self.programs.assembly, None if given is None else given[0])
+        if units is None:
+            return None
+        change = UnitChange(units, self.programs)
+        scaled = problem_in(units, self.problem)
+        self.programs = StageEvaluator(scaled, self._rule(), self.dtype)
+        sizes = [np.log2(part) for part in (units.z, units.rows)]
+        _LOG.info(
+            "scaled problem: variables by 2^%d to 2^%d, rows by 2^%d to 2^%d, cost by 2^%d",
+            *(bound for part in sizes for bound in (part.min(), part.max())),
+            np.log2(units.cost),
+        )
+        return change
+
+    def _in_units(self, make: Callable[[], Any]) -> Callable[[], Sensitivity]:
+        """Makes derivatives in the units of the user."""
+        change = self._units
+        return make if change is None else lambda: SensitivityInUnits(make(), change)
 
     def _qp_solver(self, engine: str, staged: StagedSettings | None, nominal: Any) -> QPSolver:
         at, problem = self.programs.assembly, self.problem
         settings = self.settings.qp_settings(self.dtype)
+        point = None if nominal is None else self._nominal_point(nominal)
+        hints: Callable[[], EliminationHints] = EliminationHints
+        if self.settings.method == "sqp":  # which are for convex QPs
+            hints = partial(_elimination_hints, at, settings, point)
         structure = QPStructure(
             at.P_pattern,
             at.A_pattern,
             settings,
             self.dtype,
             soft_rows=at.soft_rows,
-            hints=partial(_elimination_hints, at, settings),
+            hints=hints,
         )
-        if nominal is not None:
-            structure = structure.with_nominal(self._nominal(nominal))
+        if point is not None:
+            # On the host: kernels would be built for this point alone.
+            found = host_qp(at, *point)
+            structure = structure.with_nominal((found.P, found.q, found.A))
         # The on-chip engine needs a QP solver for derivatives only.
         engine = "auto" if engine == "onchip" else engine
         stages = None
@@ -217,8 +266,8 @@ class MPCSolver:
             stages = np.concatenate([problem.var_stage, problem.con_stage])
         return QPSolver.from_structure(structure, engine, stages, staged)
 
-    def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Data of the QP at a representative point."""
+    def _nominal_point(self, nominal: Any) -> Point:
+        """A representative point, checked."""
         if not self.settings.qp_settings(self.dtype).scaling:
             raise SettingsError("nominal has no effect with scaling=0; leave out one of the two.")
         sizes = (self.problem.n_vars, self.problem.n_params)
@@ -228,9 +277,8 @@ class MPCSolver:
                 f"nominal needs z ({sizes[0]}) and the whole parameter vector ({sizes[1]}) of one "
                 "instance, all finite."
             )
-        # On the host: kernels would be built for this point alone.
-        found = host_qp(self.programs.assembly, *arrays)
-        return found.P, found.q, found.A
+        z, params = arrays
+        return (z if self._units is None else z / self._units.units.z), params
 
     @property
     def bytes_per_instance(self) -> int:
@@ -258,7 +306,7 @@ class MPCSolver:
         results = result_values(self.programs) * item
         return part_size(batch, most if values else most or batch, values * item, results)
 
-    def _iteration(self, split: ParameterSplit) -> SQPIteration:
+    def _iteration(self, split: ParameterSplit) -> Any:
         """The iteration for parameters of which some are common; one object per split."""
         if split not in self._iterations:
             programs = self.programs.for_split(split)
@@ -267,13 +315,17 @@ class MPCSolver:
         return self._iterations[split]
 
     def _solve_tiles(self, params: Parameters, start: MPCWarmStart) -> tuple[Iterate, Any]:
-        iteration = self._iteration(params.split)
-        return iteration.run(iteration.begin(start.z, start.qp, params.unknown()), params)
+        iteration, units = self._iteration(params.split), self._units
+        start = start if units is None else units.start(start)
+        end, history = iteration.run(iteration.begin(start.z, start.qp, params.unknown()), params)
+        return (end, history) if units is None else (units.end(end, params), units.history(history))
 
     def _step_tiles(self, params: Parameters, start: MPCWarmStart) -> tuple[Iterate, Any]:
-        iteration = self._iteration(params.split)
+        iteration, units = self._iteration(params.split), self._units
+        start = start if units is None else units.start(start)
         begin = iteration.begin(start.z, start.qp, params.unknown())
-        return final(iteration.step(begin, params, always=True)), None
+        end = final(iteration.step(begin, params, always=True))
+        return (end if units is None else units.end(end, params)), None
 
     def tune(self, batch: int) -> list[Measured]:
         """Measures which kernels of the QPs are fastest for about this batch size.
@@ -283,6 +335,7 @@ class MPCSolver:
         """
         if self._onchip:
             raise SettingsError('Nothing to tune: engine="onchip" has one shape.')
+        self._refuse_interior_point("tune")
         is_three_launch = self._choice.is_three_launch
         kinds = row_kinds(self.problem, EQUALITY_TOLERANCE) if is_three_launch else ()
         found = tune_loop(self.qp.loop, batch, kinds)
@@ -440,6 +493,7 @@ class MPCSolver:
         if has_tensors((z, params, state, x0)):
             z, params, state, x0 = to_jax((z, params, state, x0))
             return to_torch(self.step(z, params, state, x0=x0))
+        self._refuse_interior_point("step")
         packed = self._packed(x0, params)
         given: Any = check_array(z, "z", self.problem.n_vars, self.dtype)
         if state is not None:
@@ -452,6 +506,12 @@ class MPCSolver:
         start = self._start(packed, given)
         result = self._step(packed, start, donate=donate)
         return result, result.warm_start.qp
+
+    def _refuse_interior_point(self, name: str) -> None:
+        if self.settings.method == "interior_point":
+            raise SettingsError(
+                f'`{name}` belongs to the SQP iteration; use method="sqp", or `solve`.'
+            )
 
     def _packed(self, x0: ArrayLike | None, params: Params) -> Parameters:
         """The parameters in the form in which the caller passed them."""
@@ -541,14 +601,23 @@ def _rebuilt(
     return MPCSolver(problem, settings, dtype, engine, device_at(place), nominal, staged)
 
 
-def _elimination_hints(assembly: Assembly, settings: ADMMSettings) -> EliminationHints:
-    """Properties of the problem that determine the values of K."""
+def _elimination_hints(
+    assembly: Assembly, settings: ADMMSettings, point: Point | None
+) -> EliminationHints:
+    """What the problem says about the values of K.
+
+    Args:
+        assembly: Index tables of the problem.
+        settings: Settings of the QPs.
+        point: A representative (z, params), if the caller knows one.
+    """
     rho = (settings.rho, settings.rho * settings.rho_equality)
-    weights = variable_weights(assembly, assembly.problem.defaults, rho)
+    params = assembly.problem.defaults if point is None else point[1]
+    weights = variable_weights(assembly, params, rho)
     light, *fewer_light = find_light_variables(assembly, weights, settings.sigma)
     grows = settings.scaling > 0 or settings.adaptive_rho_every > 0
     representative = representative_of(
-        assembly, (*rho, RHO_MIN), settings.sigma, weights, fewer_light, grows=grows
+        assembly, (*rho, RHO_MIN), settings.sigma, weights, fewer_light, grows=grows, point=point
     )
     return EliminationHints(light, representative)
 

@@ -115,7 +115,7 @@ class Solution:
         primal_residual: Primal residual of the last QP.
         dual_residual: Dual residual of the last QP.
         kkt_residual: Largest violation of stationarity and complementarity before the last step,
-            relative to the gradient of the cost.
+            relative to the unit of the cost, which is described in docs/mpc.md.
         step_length: Last step length.
         accepted: Whether the line search accepted it.
         violation: Largest violation of a row by the trajectory.

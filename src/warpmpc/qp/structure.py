@@ -115,6 +115,11 @@ class QPStructure:
         other._nominal = nominal
         return other
 
+    @property
+    def scales_each(self) -> bool:
+        """Whether each instance is scaled by itself, so that the unit of its cost is free."""
+        return self.settings.scaling > 0 and self._nominal is None
+
     def with_hessian(self, P: SparsePattern) -> QPStructure:
         """The structure of QPs with the same rows and another Hessian.
 

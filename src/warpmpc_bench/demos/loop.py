@@ -136,8 +136,8 @@ def run_demo(options: LoopOptions, watcher: Watcher) -> LoopDemo:
     with jax.default_device(device):
         begin = time.perf_counter()
         watcher.phase("differentiating and analysing the problem")
-        system = systems.make(options.name)
-        solver = MPCSolver(system.problem, system.settings, dtype=DTYPE, device=device)
+        system = systems.make(options.name, **systems.describe(options.name).demo)
+        solver = system.solver(dtype=DTYPE, device=device)
         x0 = jax.device_put(system.sample(options.batch, options.seed).astype(DTYPE), device)
         steps = options.steps or system.steps
         watcher.phase("compiling kernels")
@@ -177,5 +177,13 @@ def _loop(
 ) -> Rollout:
     # Warm starts stay where they are, as in the benchmarks: grids may be uneven.
     progress = report or False
-    loop = rollout(solver, system.simulate, x0, steps, shift=False, progress=progress)
+    loop = rollout(
+        solver,
+        system.simulate,
+        x0,
+        steps,
+        params=system.references,
+        shift=False,
+        progress=progress,
+    )
     return jax.block_until_ready(loop)

@@ -127,9 +127,8 @@ class Reference:
         """Builds both solvers; single solves use the sparse engine."""
         with jax.enable_x64(True):
             self.system = setup.make()
-            problem, settings = self.system.problem, self.system.settings
-            self.solver = MPCSolver(problem, settings, dtype="float64")
-            self._other = MPCSolver(problem, settings, dtype="float64", engine="sparse")
+            self.solver = self.system.solver(dtype="float64")
+            self._other = self.system.solver(dtype="float64", engine="sparse")
 
     def controls(self, loop: MeasuredLoop, size: int) -> np.ndarray:
         """First inputs from the starts of a loop, ``[instances, steps, n_u]``.
@@ -140,11 +139,13 @@ class Reference:
         """
         starts = jax.tree.map(lambda a: np.asarray(a, dtype=np.float64), loop.starts)
         leading = starts[0].shape[:2]
+        t = np.broadcast_to(checked_steps(loop.rollout.u.shape[1]), leading).ravel()
         flat = jax.tree.map(lambda a: a.reshape(-1, a.shape[-1]), starts)
         padded = jax.tree.map(lambda a: np.resize(a, (max(size, len(a)), a.shape[-1])), flat)
         with jax.enable_x64(True):
             x, warm_start = jax.tree.map(jnp.asarray, padded)
-            u = np.asarray(self._other.solve(x, None, warm_start).u)
+            params = self.system.params_at(jnp.asarray(np.resize(t, len(x))), x)
+            u = np.asarray(self._other.solve(x, params, warm_start).u)
         return u[: leading[0] * leading[1], 0].reshape(*leading, -1)
 
 
@@ -157,7 +158,15 @@ def reference(setup: MPCSetup) -> Reference:
 def sample_loop(system: System, solver: MPCSolver, size: int) -> dict[str, Any]:
     """Figures of `size` closed loops of full length."""
     x0 = jnp.asarray(system.sample(size), dtype=solver.dtype)
-    loop = rollout(solver, system.simulate, x0, system.steps, shift=False, record=RESIDUALS)
+    loop = rollout(
+        solver,
+        system.simulate,
+        x0,
+        system.steps,
+        params=system.references,
+        shift=False,
+        record=RESIDUALS,
+    )
     return figures(system, loop)
 
 

@@ -185,7 +185,9 @@ def _phases(built: Built, whole: CompiledProgram, case: MPCCase, loop: MeasuredL
         half_s = half.first_call_s - half.compile_s
         steps = profiled_steps(case.steps, half_s / (case.steps // 2))
         # Copies of what the caller keeps would be among the few steps that are profiled.
-        program, state = build(partial(continued, built, steps), *state, donated=True)
+        program, state = build(
+            partial(continued, built, steps, case.steps // 2), *state, donated=True
+        )
         cycles = _cycles(built, state)
         row = measure_phases(program, state, steps * iterations)
     return row if cycles is None or row["reason"] is not None else split_launch(row, cycles)

@@ -128,10 +128,19 @@ class SearchRule:
         )
 
 
+# What stationarity and complementarity are measured against; see `mpc.sqp.subproblem.cost_unit`.
+COST_UNIT = r"""
+#define COST_UNIT(gradient, roots, n) unit_of_cost(gradient, (roots) / (SCALAR)(n))
+auto unit_of_cost = [](SCALAR gradient, SCALAR typical) -> SCALAR {
+    const SCALAR unit = MAX(gradient, typical * typical);
+    return unit > 0 ? unit : (SCALAR)1;
+};
+"""
+
 # Sets `converged`.  Where no step is acceptable any more, the conditions alone decide.
 _VERDICT = r"""
     const bool at_rest = d_size <= TOL_STEP * MAX((SCALAR)1, z_size) || !accepted;
-    const SCALAR kkt = MAX(stationarity, slack) / MAX((SCALAR)1, gradient);
+    const SCALAR kkt = MAX(stationarity, slack) / unit;
     converged = usable && solvable && at_rest && worst_here <= TOL_VIOLATION && kkt <= TOL_KKT;"""
 
 # Multipliers of soft rows belong to s, and apply to z only where A d is s.
@@ -190,14 +199,17 @@ REPORT = {
 REPORT_ROWS = tuple(REPORT)
 
 
-def report_source(stride: int = 1) -> str:
+def report_source(stride: int = 1, *, converges: bool = False) -> str:
     """Statements that write all rows of a report.
 
     Args:
         stride: Distance of neighbouring rows.
+        converges: Whether the iteration runs until it converges; the gradient of the report is then
+            the unit of the cost.
     """
+    rows = REPORT | ({"gradient": "unit + known"} if converges else {})
     lines = ["const SCALAR known = usable ? (SCALAR)0 : (SCALAR)NAN;"]
-    lines += [f"report[{i * stride}] = {value};" for i, value in enumerate(REPORT.values())]
+    lines += [f"report[{i * stride}] = {value};" for i, value in enumerate(rows.values())]
     return "\n        ".join(lines)
 
 

@@ -271,6 +271,7 @@ def factor_kernel(dtype: str, *, tiled: bool, registers: int) -> KernelSource:
         ],
         outputs=[Argument("factor_io", real)],
         head="",
+        merged=32 if tiled else 1,
         body=specialise(FACTOR, dtype, tiled=tiled),
         registers=registers,
     )
@@ -295,6 +296,7 @@ def solve_kernel(dtype: str, *, tiled: bool, registers: int) -> KernelSource:
         ],
         outputs=[Argument("x_out", real)],
         head="",
+        merged=32 if tiled else 1,
         body=specialise(SOLVE, dtype, tiled=tiled),
         registers=registers,
     )

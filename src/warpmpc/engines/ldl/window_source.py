@@ -275,6 +275,7 @@ def window_kernel(dtype: str, *, scratch: int) -> KernelSource:
         inputs=[*arguments("real", "factor_in", "rhs_in"), *tables, Argument("zero", "number")],
         outputs=[Argument("x_out")],
         head="",
+        merged=32,
         body=specialise(WINDOW_SOLVE, dtype, tiled=True, LEAD=LEAD),
         scratch=scratch,
     )

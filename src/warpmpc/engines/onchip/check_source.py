@@ -120,9 +120,25 @@ class LaneResiduals:
         name, rows = ("y", "R_ROWS") if node.is_row else ("x", "X_ROWS")
         return [f"const SCALAR {name}_{i} = MEM({rows} + {i});"]
 
-    def report(self) -> list[str]:
-        """Residuals of the QP and optimality conditions, see `engines.onchip.solve_template.REPORT`."""
-        return self.products(self.solution, self._reported)
+    def report(self, *, unit: bool) -> list[str]:
+        """Residuals of the QP and optimality conditions, see `engines.onchip.solve_template.REPORT`.
+
+        Args:
+            unit: Whether the roots of the diagonal of P are added up, for the unit of the cost.
+        """
+        return [*self.products(self.solution, self._reported), *(self._roots() if unit else [])]
+
+    def _roots(self) -> list[str]:
+        """Variables that a lane does not have are left out: there is a one in K."""
+        lines = []
+        for word, diagonals in enumerate(self._m.diagonals):
+            lines.append(f"const int lacking_{word} = LACKS({word});")
+            lines += [
+                f"if (!(lacking_{word} & {1 << bit}u)) "
+                f"OF_LANE(roots_of) += ROOT(MAX(SAVED({row}, k), (SCALAR)0));"
+                for bit, row in enumerate(diagonals)
+            ]
+        return block_of_lanes(lines)
 
     def _reported(self, node: Node) -> list[str]:
         i = self._m.place[node]

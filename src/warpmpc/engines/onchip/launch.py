@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import warp as wp
 
 from warpmpc.codegen.kernel_source import Argument, KernelSource
 from warpmpc.codegen.native.line_search import REPORT_ROWS
@@ -98,7 +97,7 @@ class OnchipKernel:
             dtype: "float32" or "float64".
         """
         self._memory, self._text, self._dtype = memory, text, dtype
-        self._kernels: dict[tuple[int, ...], wp.Kernel] = {}
+        self._kernels: dict[tuple[int, ...], KernelSource] = {}
         with jax.ensure_compile_time_eval():
             self._tables = [_pointed(table, jnp.int32) for table in tables]
             lanes = (self._places(), memory.absent)
@@ -165,12 +164,13 @@ class OnchipKernel:
                 memory, dtype, static=static, profile=counts.profile, together=together
             ),
             scratch=0 if static else together * memory.n_rows * LANES,
+            merged=LANES,
         )
 
-    def _kernel(self, counts: OnchipCounts, names: Sequence[str], together: int) -> wp.Kernel:
+    def _kernel(self, counts: OnchipCounts, names: Sequence[str], together: int) -> KernelSource:
         kind = (counts.record, counts.restart, counts.profile, counts.ends, together)
         if kind not in self._kernels:
-            self._kernels[kind] = self.kernel_source(counts, names, together).kernel()
+            self._kernels[kind] = self.kernel_source(counts, names, together)
         return self._kernels[kind]
 
     def solve(

@@ -17,6 +17,7 @@ from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.kernel_source import inlined
 from warpmpc.codegen.native.admm import FORMULAS
 from warpmpc.codegen.native.line_search import (
+    COST_UNIT,
     POINT_SUMS,
     REPORT_ROWS,
     SearchRule,
@@ -90,6 +91,22 @@ def end_sources(end: SQPTolerances | None, dtype: str, *, soft: bool) -> dict[st
         "reported": "true",
         "leave": _LEAVE,
         "count": _COUNT,
+    }
+
+
+UNIT_PARTS: Sequence[str] = ("begin_unit", "roots", "unit")
+
+
+def unit_sources(n_vars: int) -> dict[str, str]:
+    """Parts of the templates that find the unit of the cost, by the names in `UNIT_PARTS`.
+
+    Args:
+        n_vars: Number of variables.
+    """
+    return {
+        "begin_unit": " SCALAR unit = 1;",
+        "roots": "\nLanes roots_of = (Lanes)0;",
+        "unit": f"\nunit = COST_UNIT(gradient, summed(roots_of), {n_vars});",
     }
 
 
@@ -263,14 +280,19 @@ class OnchipSource:
         }
         checks = LaneChecks(self._m, dtype)
         of_qp = qp_sources(loop, checks, self._numbers.checks, doubts=end is not None)
-        lines = "\n".join(residuals.report())
-        first = texts["evaluate_first"]
-        report = REPORT.format(residuals=lines, evaluate_first=first, checked=of_qp.pop("checked"))
+        converges = self._numbers.end is not None
+        parts = unit_sources(self._m.n_vars) if converges else dict.fromkeys(UNIT_PARTS, "")
+        texts["begin_unit"] = parts.pop("begin_unit")
+        lines = "\n".join(residuals.report(unit=converges))
+        parts |= {"evaluate_first": texts["evaluate_first"], "residuals": lines}
+        report = REPORT.format(checked=of_qp.pop("checked"), **parts)
         texts |= {"report": report, **of_qp}
         values = end_sources(end, dtype, soft=soft)
-        values |= {"report_rows": report_source(), "n_report": str(len(REPORT_ROWS))}
+        rows = report_source(converges=converges)
+        values |= {"report_rows": rows, "n_report": str(len(REPORT_ROWS))}
         values["no_part"] = str(NO_PART)
         settings = self._settings(dtype, record=record, always=always) + rule.macros(dtype)
+        settings += COST_UNIT if converges else ""
         return settings + SOLVE.format(**texts, **values)
 
     def _settings(self, dtype: str, *, record: bool, always: bool) -> str:

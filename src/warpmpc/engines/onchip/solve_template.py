@@ -66,7 +66,7 @@ ROLLED for (int iteration = 0;; ++iteration) {{
     bool usable = false, solvable = true;
     const bool reports = REPORT_ALWAYS || iteration + 1 == n_iterations;
     SCALAR slope = 0, stationarity = 0, gradient = 0, dual = 0, primal = 0, slack = 0;
-    SCALAR weight = 0, d_size = 0, z_size = 0;
+    SCALAR weight = 0, d_size = 0, z_size = 0;{begin_unit}
     Lanes cost_of = (Lanes)0, squares_of = (Lanes)0, absolute_of = (Lanes)0, worst_of = (Lanes)0;
     SYNC
     EACH_LANE {{ CLEAR(W_ROWS, K_COUNT) }}
@@ -225,7 +225,7 @@ PLAIN_LOOP = r"""if (status == RUNNING) {{
 
 # Residuals of QP and optimality conditions, from K, d, s and y; `engines.onchip.check_source`.
 REPORT = r"""
-Lanes slope_of = (Lanes)0, of[8];
+Lanes slope_of = (Lanes)0, of[8];{roots}
 UNROLL for (int i = 0; i < 8; ++i) of[i] = (Lanes)0;
 #define LARGEST(i, value) \
     {{ const SCALAR size = LIBM(fabs)(value); OF_LANE(of[i]) = MAX(OF_LANE(of[i]), size); }}
@@ -236,4 +236,4 @@ slope = summed(slope_of);
 stationarity = largest(of[0]); gradient = largest(of[1]); dual = largest(of[2]);
 primal = largest(of[3]); slack = largest(of[4]); weight = largest(of[5]);
 d_size = largest(of[6]); z_size = largest(of[7]);
-{checked}"""
+{checked}{unit}"""

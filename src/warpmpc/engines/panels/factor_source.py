@@ -216,6 +216,7 @@ def panel_factor_kernel(dtype: str, warps: int, scratch: int, registers: int) ->
         ],
         outputs=[Argument("factor_io")],
         head="",
+        merged=32,
         body=panel_factor_source(dtype, warps),
         registers=registers,
         scratch=scratch,

@@ -326,6 +326,7 @@ def panel_admm_kernel(
         inputs=[*LOOP_ARRAYS, *SWEEP_TABLES, *own, *LOOP_LIMITS],
         outputs=LOOP_OUTPUTS,
         head="",
+        merged=32,
         body=panel_admm_source(dtype, warps, lead, soft=soft),
         registers=registers,
         scratch=scratch,

@@ -6,7 +6,7 @@ Keeps version differences of JAX and Warp, launch geometry and static arguments 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -19,7 +19,8 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from warpmpc._errors import CodegenError
 from warpmpc.codegen.kernel_source import KernelSource
-from warpmpc.engines.runtime.loading import load_kernel
+from warpmpc.engines.runtime.host import host
+from warpmpc.engines.runtime.loading import load_kernel, load_together
 
 Shape = tuple[int, ...]
 
@@ -41,7 +42,7 @@ def _jax_kernel(kernel: wp.Kernel, n_outputs: int, block_dim: int, in_out: tuple
 
 
 def launch(
-    kernel: wp.Kernel,
+    kernel: wp.Kernel | KernelSource,
     inputs: list[jax.Array | int],
     outputs: Mapping[str, Shape],
     *,
@@ -52,13 +53,21 @@ def launch(
     """Runs a kernel on JAX arrays, under `jax.jit` or outside; integers are static arguments.
 
     Args:
-        kernel: A Warp kernel whose inputs precede what it changes, which precedes its outputs.
+        kernel: A declared kernel, or one of Warp; inputs precede what it changes, which precedes
+            its outputs.
         inputs: Arrays and static scalars in the kernel's order.
         outputs: Shape of each output, keyed by argument name.
         threads: Number of threads, a multiple of `block`.
         block: Threads per block on CUDA.
         in_out: Names of the inputs that the kernel changes; their new values are returned first.
     """
+    if isinstance(kernel, KernelSource):
+        dispatcher = host()
+        if dispatcher is not None:
+            names = [a.name for a in (*kernel.inputs, *kernel.outputs) if a.name not in outputs]
+            given = dict(zip(names, inputs, strict=True))
+            return tuple(dispatcher.launch(kernel, given, outputs, threads))
+        kernel = kernel.kernel()
     load_kernel(kernel, block)
     _wait_at_exit()
     call = _jax_kernel(kernel, len(in_out) + len(outputs), block, in_out)
@@ -93,8 +102,22 @@ def run(
     changed = tuple(a.name for a in source.outputs if a.name in given)
     written = {name: outputs[name] for name in names if name in outputs}
     inputs = [given[name] for name in names if name in given]
-    found = launch(source.kernel(), inputs, written, threads=threads, block=block, in_out=changed)
+    found = launch(source, inputs, written, threads=threads, block=block, in_out=changed)
     return dict(zip([*changed, *written], found, strict=True))
+
+
+def load_all(kernels: Sequence[tuple[KernelSource, int]]) -> None:
+    """Builds or loads several kernels at the same time.
+
+    Args:
+        kernels: Each with its threads per block, as in `launch`.
+    """
+    load_together([(form(source), block) for source, block in kernels])
+
+
+def form(source: KernelSource) -> wp.Kernel:
+    """What of a declared kernel is compiled for the default device: the entry, on the CPU."""
+    return source.kernel() if host() is None else source.entry()
 
 
 @cache

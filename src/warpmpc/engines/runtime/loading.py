@@ -163,14 +163,20 @@ def _seal_of(path: Path) -> Path:
 
 
 def load_together(kernels: Sequence[tuple[wp.Kernel, int]]) -> None:
-    """Builds or loads several kernels at the same time, where the compiler can: on CUDA.
+    """Builds or loads several kernels at the same time, on as many cores as there are.
 
     Args:
         kernels: Each with its threads per block, as in `load_kernel`.
     """
     start_warp()
     if jax.default_backend() != "gpu":
-        return  # one after the other, before their first launch
+        # The first one that is compiled also compiles Warp's headers, which the others find then.
+        missing = [(k, block) for k, block in kernels if not loaded_files(_folder_of(k, 1))]
+        for first in missing[:1]:
+            load_kernel(*first)
+        kernels = missing[1:]
+    if not kernels:
+        return
     with ThreadPoolExecutor(len(kernels)) as threads:
         # The list asks for all results: one that failed raises here.
         list(threads.map(load_kernel, *zip(*kernels, strict=True)))

@@ -13,7 +13,6 @@ from keyword import iskeyword
 import jax
 import jax.numpy as jnp
 import numpy as np
-import warp as wp
 
 from warpmpc._errors import CodegenError, ProblemError
 from warpmpc.codegen.kernel_source import KernelSource
@@ -24,8 +23,7 @@ from warpmpc.codegen.stage_functions import (
     shared_cases,
     stage_source,
 )
-from warpmpc.engines.runtime.ffi import run
-from warpmpc.engines.runtime.loading import load_kernel
+from warpmpc.engines.runtime.ffi import load_all, run
 from warpmpc.engines.runtime.tiles import LANES
 
 __all__ = ["StageCase", "StageKernels"]
@@ -69,19 +67,15 @@ class StageKernels:
         with jax.ensure_compile_time_eval():
             self._table = jnp.asarray(self._plan.table)
 
-    @property
-    def kernel(self) -> wp.Kernel:
-        """The generated Warp kernel."""
-        return self._source.kernel()
-
     @cached_property
-    def _source(self) -> KernelSource:
+    def source(self) -> KernelSource:
+        """The declaration of the kernel; its text is generated when a form of it is asked for."""
         arrays = (self._inputs, tuple(self._outputs))
         return stage_source(self.name, self._plan, arrays, self.dtype, self._title)
 
     def build(self) -> None:
         """Compiles the kernel, or loads it from Warp's cache; otherwise the first call does."""
-        load_kernel(self.kernel, _BLOCK)
+        load_all([(self.source, _BLOCK)])
 
     def __call__(self, *tiles: jax.Array) -> tuple[jax.Array, ...]:
         """Outputs ``[T, rows_j, 32]`` of inputs ``[t_i, rows_i, 32]``, with T the largest t_i.
@@ -108,7 +102,7 @@ class StageKernels:
             )
         given = {f"{name}_in": tile for name, tile in zip(self._inputs, tiles, strict=True)}
         found = run(
-            self._source,
+            self.source,
             {**given, "table_in": self._table, "n_items": n_items},
             {f"{name}_out": (n_tiles, rows, LANES) for name, rows in self._outputs.items()},
             threads=n_tiles * n_items * LANES,

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import warp as wp
 
 from warpmpc.codegen.kernel_source import KernelSource
 from warpmpc.engines.ldl.launch import MAX_REGISTERS, REGISTER_FILE
@@ -215,10 +214,10 @@ class StagedKernels:
             self.soft_nodes.size > 0,
         )
 
-    def to_load(self, tiles: int) -> list[tuple[wp.Kernel, int]]:
-        """Kernels that `iterate` launches on a number of tiles, for `load_together`."""
+    def to_load(self, tiles: int) -> list[tuple[KernelSource, int]]:
+        """Kernels that `iterate` launches on a number of tiles, for `load_all`."""
         shape = self.shape(tiles)
-        return [(self._loop_kernel(shape).kernel(), shape.block)]
+        return [(self._loop_kernel(shape), shape.block)]
 
     def iterate(
         self,

@@ -277,6 +277,7 @@ def staged_factor_kernel(
         ],
         outputs=[Argument("factor_io")],
         head="",
+        merged=32,
         body=staged_factor_source(generated, dtype, layout),
         registers=registers,
     )
@@ -302,6 +303,7 @@ def staged_admm_kernel(
         inputs=[*LOOP_ARRAYS, *arguments("number", "n_L", "prefetch"), *LOOP_LIMITS],
         outputs=LOOP_OUTPUTS,
         head="",
+        merged=32,
         body=staged_admm_source(generated, dtype, layout, soft=soft),
         registers=registers,
     )

@@ -25,7 +25,7 @@ import numpy as np
 from warpmpc._errors import CodegenError, PatternError, SettingsError
 from warpmpc.codegen.cache import load_text, store_text
 from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
-from warpmpc.engines.runtime.loading import load_together
+from warpmpc.engines.runtime.ffi import load_all
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.launch import (
     TWO_SIDED_BLOCK,
@@ -354,7 +354,7 @@ class StagedVariants:
 def _load(kernels: Iterable[StagedKernels], tiles: int) -> None:
     """Compiles several loops at the same time."""
     needed = [one for some in kernels for one in some.to_load(tiles)]
-    load_together(list(dict.fromkeys(needed)))  # shapes may share one
+    load_all(list(dict.fromkeys(needed)))  # shapes may share one
 
 
 def _on_gpu() -> bool:

@@ -14,7 +14,6 @@ from functools import cached_property
 import jax
 import jax.numpy as jnp
 import numpy as np
-import warp as wp
 
 from warpmpc.codegen.kernel_source import Argument, KernelSource
 from warpmpc.codegen.native.line_search import REPORT_ROWS, SearchRule
@@ -102,17 +101,13 @@ class ThreeLaunchKernels:
             self._tables = {n: jnp.asarray(plan.table) for n, plan in self._plans.items()}
             self._nodes = jnp.asarray(stages.nodes, dtype=jnp.int32)
 
-    def to_load(self) -> list[tuple[wp.Kernel, int]]:
-        """Both kernels with their threads per block, for `load_together`."""
-        return [(self._factor_kernel, _FACTOR_BLOCK), (self._search_kernel, self.parts * LANES)]
+    def to_load(self) -> list[tuple[KernelSource, int]]:
+        """Both kernels with their threads per block, for `load_all`."""
+        return [(self.factor_source, _FACTOR_BLOCK), (self.search_source, self.parts * LANES)]
 
     @property
     def _point(self) -> list[Argument]:
         return [Argument(f"{name}_in") for name in self._stages.names]
-
-    @cached_property
-    def _factor_kernel(self) -> wp.Kernel:
-        return self.factor_source.kernel()
 
     @cached_property
     def factor_source(self) -> KernelSource:
@@ -146,10 +141,6 @@ class ThreeLaunchKernels:
             registers=_FACTOR_REGISTERS[self._dtype],
             plans=[self._plans["factor"]],
         )
-
-    @cached_property
-    def _search_kernel(self) -> wp.Kernel:
-        return self.search_source.kernel()
 
     @cached_property
     def search_source(self) -> KernelSource:
@@ -201,7 +192,7 @@ class ThreeLaunchKernels:
         rows = {"factor_out": n_L + n, "K_out": program.K_order.size if self._stores_K else 1}
         rows |= dict.fromkeys(("Q_out", "U_out", "R_out", "X_out"), n)
         found = launch(
-            self._factor_kernel,
+            self.factor_source,
             [
                 *point,
                 *state,
@@ -237,7 +228,7 @@ class ThreeLaunchKernels:
         block = self.parts * LANES
         tables = (self._tables["evaluate"], self._tables["report"], self._nodes)
         z, X, S, report = launch(
-            self._search_kernel,
+            self.search_source,
             [
                 *point,
                 *(X, found.Q, found.U, found.R, status),

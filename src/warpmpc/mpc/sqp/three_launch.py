@@ -19,7 +19,7 @@ from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.native.line_search import REPORT_ROWS
 from warpmpc.codegen.stage_functions import StageCase, merged_cases
 from warpmpc.engines.runtime.admm_launch import UNCHECKED, LoopData, LoopLimits, LoopState
-from warpmpc.engines.runtime.loading import load_together
+from warpmpc.engines.runtime.ffi import load_all
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.launch import StagedKernels
 from warpmpc.engines.three_launch.launches import ThreeLaunchKernels, ThreeLaunchPrograms
@@ -126,7 +126,7 @@ class ThreeLaunches:
 
     def around(self, kernels: StagedKernels, tiles: int) -> ThreeLaunches:
         """The launches around an ADMM loop of this elimination, compiled for a number of tiles."""
-        load_together([*kernels.to_load(tiles), *self._kernels.to_load()])
+        load_all([*kernels.to_load(tiles), *self._kernels.to_load()])
         other = copy(self)
         other._admm = kernels
         return other
