@@ -32,10 +32,16 @@ from warpmpc.engines.runtime.sharding import (
     everywhere,
     in_auto_axes,
     place_of,
-    with_auto_axes,
 )
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.tuning import Measured
+from warpmpc.mpc.arguments import (
+    as_device,
+    as_problem,
+    check_engine,
+    checked_settings,
+    elimination_hints,
+)
 from warpmpc.mpc.batching import (
     BatchedCall,
     Sensitivity,
@@ -73,17 +79,14 @@ from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.qp.batching import part_size
 from warpmpc.qp.loops.kernels import tune_loop
-from warpmpc.qp.loops.registry import differentiable_engines, engine_named
+from warpmpc.qp.loops.registry import engine_named
 from warpmpc.qp.qp_solver import QPSolver
-from warpmpc.qp.scaling import EQUALITY_TOLERANCE, RHO_MIN
+from warpmpc.qp.scaling import EQUALITY_TOLERANCE
 from warpmpc.qp.structure import EliminationHints, QPStructure, finite_vectors
-from warpmpc.qp.types import ADMMSettings, StagedSettings
-from warpmpc.symbolic.derivatives.assembly import Assembly, host_qp
+from warpmpc.qp.types import StagedSettings
+from warpmpc.symbolic.derivatives.assembly import host_qp
 from warpmpc.symbolic.derivatives.representative_kkt import (
     Point,
-    find_light_variables,
-    representative_of,
-    variable_weights,
 )
 from warpmpc.symbolic.derivatives.stage_model import HessianRule, row_kinds
 from warpmpc.symbolic.derivatives.units import find_units, problem_in
@@ -126,10 +129,10 @@ class MPCSolver:
                 one by one, and orders of elimination are tried at it.
             staged: Settings of the staged engine's kernels.
         """
-        self.settings, self.dtype = _checked_settings(settings), check_dtype(dtype)
-        self.problem = _as_problem(problem)
-        _check_engine(engine)
-        self._device = _as_device(device)
+        self.settings, self.dtype = checked_settings(settings), check_dtype(dtype)
+        self.problem = as_problem(problem)
+        check_engine(engine)
+        self._device = as_device(device)
         self._rest_of_definition = (engine, nominal, staged)
         self.programs = StageEvaluator(self.problem, self._rule(), self.dtype)
         if not self.programs.assembly.A_pattern.nnz:
@@ -181,7 +184,7 @@ class MPCSolver:
         """Pickles the definition; a process that reads it finds the kernels in the cache."""
         engine, nominal, staged = self._rest_of_definition
         place = place_of(self._device)
-        return _rebuilt, (self.problem, self.settings, self.dtype, engine, place, nominal, staged)
+        return _rebuilt, (place, self.problem, self.settings, self.dtype, engine, nominal, staged)
 
     def __copy__(self) -> Self:
         """The solver itself: it has no state that a copy could change."""
@@ -246,7 +249,7 @@ class MPCSolver:
         point = None if nominal is None else self._nominal_point(nominal)
         hints: Callable[[], EliminationHints] = EliminationHints
         if self.settings.method == "sqp":  # which are for convex QPs
-            hints = partial(_elimination_hints, at, settings, point)
+            hints = partial(elimination_hints, at, settings, point)
         structure = QPStructure(
             at.P_pattern,
             at.A_pattern,
@@ -588,75 +591,7 @@ class MPCSolver:
         )
 
 
-def _rebuilt(
-    problem: MPCProblem,
-    settings: SQPSettings,
-    dtype: str,
-    engine: str,
-    place: tuple[str, int] | None,
-    nominal: Any,
-    staged: StagedSettings | None,
-) -> MPCSolver:
+def _rebuilt(place: tuple[str, int] | None, *given: Any) -> MPCSolver:
     """A solver that was pickled."""
-    return MPCSolver(problem, settings, dtype, engine, device_at(place), nominal, staged)
-
-
-def _elimination_hints(
-    assembly: Assembly, settings: ADMMSettings, point: Point | None
-) -> EliminationHints:
-    """What the problem says about the values of K.
-
-    Args:
-        assembly: Index tables of the problem.
-        settings: Settings of the QPs.
-        point: A representative (z, params), if the caller knows one.
-    """
-    rho = (settings.rho, settings.rho * settings.rho_equality)
-    params = assembly.problem.defaults if point is None else point[1]
-    weights = variable_weights(assembly, params, rho)
-    light, *fewer_light = find_light_variables(assembly, weights, settings.sigma)
-    grows = settings.scaling > 0 or settings.adaptive_rho_every > 0
-    representative = representative_of(
-        assembly, (*rho, RHO_MIN), settings.sigma, weights, fewer_light, grows=grows, point=point
-    )
-    return EliminationHints(light, representative)
-
-
-def _checked_settings(settings: SQPSettings | None) -> SQPSettings:
-    """The settings, or defaults."""
-    if settings is None:
-        return SQPSettings()
-    if not isinstance(settings, SQPSettings):
-        raise SettingsError(f"settings must be SQPSettings, got {type(settings).__name__}.")
-    return settings
-
-
-def _as_problem(problem: Any) -> MPCProblem:
-    """The problem in its general form."""
-    if isinstance(problem, OCP):
-        return problem.problem()
-    if not isinstance(problem, MPCProblem):
-        raise ProblemError(f"problem must be an OCP or MPCProblem, got {type(problem).__name__}.")
-    return problem
-
-
-def _check_engine(engine: Any) -> None:
-    """Refuses engines that do not exist or that have no derivatives."""
-    engines = ["auto", "onchip", *differentiable_engines()]
-    if engine not in engines:
-        raise SettingsError(f"Unknown engine {engine!r}; choose one of {engines}.")
-
-
-def _as_device(device: Any) -> Any:
-    """A JAX device, a `NamedSharding`, or None."""
-    if isinstance(device, NamedSharding):
-        return with_auto_axes(device)
-    if device is None or isinstance(device, jax.Device):
-        return device
-    try:
-        return jax.devices(device)[0]
-    except (RuntimeError, TypeError, AttributeError) as error:
-        raise SettingsError(
-            f"device must be a JAX device or one of its platforms, got {device!r}; there are "
-            f"{jax.devices()}.  A NamedSharding spreads batches over several."
-        ) from error
+    problem, settings, dtype, engine, *rest = given
+    return MPCSolver(problem, settings, dtype, engine, device_at(place), *rest)
