@@ -173,7 +173,7 @@ class MPCSolver:
         """Pickles the definition; a process that reads it finds the kernels in the cache."""
         engine, nominal, staged = self._rest_of_definition
         place = place_of(self._device)
-        return _rebuilt, (self.problem, self.settings, self.dtype, engine, place, nominal, staged)
+        return _rebuilt, (place, self.problem, self.settings, self.dtype, engine, nominal, staged)
 
     def __copy__(self) -> Self:
         """The solver itself: it has no state that a copy could change."""
@@ -572,17 +572,10 @@ class MPCSolver:
         )
 
 
-def _rebuilt(
-    problem: MPCProblem,
-    settings: SQPSettings,
-    dtype: str,
-    engine: str,
-    place: tuple[str, int] | None,
-    nominal: Any,
-    staged: StagedSettings | None,
-) -> MPCSolver:
+def _rebuilt(place: tuple[str, int] | None, *given: Any) -> MPCSolver:
     """A solver that was pickled."""
-    return MPCSolver(problem, settings, dtype, engine, device_at(place), nominal, staged)
+    problem, settings, dtype, engine, *rest = given
+    return MPCSolver(problem, settings, dtype, engine, device_at(place), *rest)
 
 
 def _check_engine(engine: Any) -> None:
