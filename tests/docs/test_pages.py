@@ -30,6 +30,7 @@ PAGES = sorted(
 # Each of these compiles more than a few kernels.
 SLOW = {
     "docs/closed_loop.md",
+    "docs/converged.md",
     "docs/debugging.md",
     "docs/gradients.md",
     "docs/learn.md",
@@ -43,6 +44,7 @@ SLOW = {
 COMPARED = {
     "README.md": 0,
     "docs/closed_loop.md": 5,
+    "docs/converged.md": 3,
     "docs/debugging.md": 3,
     "docs/extending.md": 8,
     "docs/gradients.md": 3,

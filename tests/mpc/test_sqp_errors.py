@@ -250,8 +250,8 @@ def test_every_raise_is_known():
         "host_batch": 4,
         "linear_map": 1,
         "parameters": 9,
-        "settings": 4,
-        "solver": 16,
+        "settings": 6,
+        "solver": 17,
         "types": 2,
     }
     assert counts == known

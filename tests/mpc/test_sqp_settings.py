@@ -45,13 +45,15 @@ CHOICES = {
     },
     SQPSettings: {
         "mode": (["converge", "fixed"], False),
+        "method": (["sqp", "interior_point"], False),
         "hessian": (["gauss_newton", "exact"], True),
         "convexify": (["project", "gershgorin"], False),
+        "scaling": (["auto", "none"], False),
         "qp_start": (["last", "multipliers"], True),
     },
 }
 OTHERS = {
-    "max_iter": ("an integer, at least 1", [0, -1, 1.0, True, "5", None, np.nan]),
+    "max_iter": ("an integer, at least 1", [0, -1, 1.0, True, "5", np.nan]),
     "record": ("True or False", [1, 0, None, "yes"]),
     "fused": ("True or False", [1, 0, "yes"]),
     "line_search": ("LineSearchSettings", ["filter", None, SQPSettings()]),

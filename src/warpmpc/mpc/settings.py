@@ -28,6 +28,7 @@ DEFAULT_TOLERANCES = {
 _MOST_STEPS = 1000
 # QPs have to be solved more accurately than the problem they approximate.
 _QP_SHARE = 0.1
+_MOST_ITERATIONS = {"sqp": 50, "interior_point": 500}
 
 
 # A fixed number of iterations and nothing else, so that the fast engines take these QPs.
@@ -109,6 +110,11 @@ class LineSearchSettings:
         return tuple(steps)
 
 
+def _default(name: str) -> object:
+    """Default of a setting."""
+    return SQPSettings.__dataclass_fields__[name].default
+
+
 @dataclass(frozen=True)
 class SQPSettings:
     """Settings of `MPCSolver`.
@@ -116,7 +122,10 @@ class SQPSettings:
     Attributes:
         mode: "converge" (iterate until the optimality conditions hold, at most `max_iter` times)
             or "fixed" (always `max_iter` iterations; with 1 the real-time iteration).
-        max_iter: Most iterations, or their number.
+        method: "sqp", or "interior_point" (one Newton step on the whole problem per iteration
+            instead of a QP: for converged solutions).  The latter uses `max_iter`, `tol_kkt`,
+            `tol_violation`, `hessian`, `regularization` and `record`, and refuses all else.
+        max_iter: Most iterations, or their number.  None: 50, for the interior-point method 500.
         tol_step: Largest entry of a step that counts as none; None: 1e-3 in float32, 1e-6 in
             float64.
         tol_kkt: Tolerance of stationarity and complementarity, relative to the unit of the cost;
@@ -129,8 +138,8 @@ class SQPSettings:
             eigenvalues become zero) or "gershgorin" (diagonals grow).
         regularization: Added to the diagonal of the Hessian (Levenberg).
         scaling: "auto" (a problem whose variables, rows or cost are far from one is solved in units
-            in which they are not, if the iteration runs until it converges) or "none".  Results are
-            in the units of the problem; tolerances and `regularization` are in those.
+            in which they are not, if the SQP iteration runs until it converges) or "none".  Results
+            are in the units of the problem; tolerances and `regularization` are in those.
         line_search: Settings of the line search.
         qp: Settings of the QPs.  None: the defaults of `ADMMSettings` if the iteration runs until
             it converges, else those of `real_time`: 25 iterations of QPs that are not scaled.
@@ -147,7 +156,8 @@ class SQPSettings:
     """
 
     mode: Literal["converge", "fixed"] = "converge"
-    max_iter: int = 50
+    method: Literal["sqp", "interior_point"] = "sqp"
+    max_iter: int = None  # pyright: ignore[reportAssignmentType]  (a number after __post_init__)
     tol_step: float | None = None
     tol_kkt: float | None = None
     tol_violation: float | None = None
@@ -164,6 +174,9 @@ class SQPSettings:
     def __post_init__(self) -> None:
         """Checks types and ranges."""
         check_choice(self, "mode", ("converge", "fixed"))
+        check_choice(self, "method", tuple(_MOST_ITERATIONS))
+        if self.max_iter is None:
+            object.__setattr__(self, "max_iter", _MOST_ITERATIONS[self.method])
         if self.hessian is not None:
             check_choice(self, "hessian", ("gauss_newton", "exact"))
         check_choice(self, "convexify", ("project", "gershgorin"))
@@ -183,6 +196,23 @@ class SQPSettings:
             raise SettingsError(f"line_search must be LineSearchSettings, got {given}.")
         if self.qp is not None and not isinstance(self.qp, ADMMSettings):
             raise SettingsError(f"qp must be ADMMSettings or None, got {type(self.qp).__name__}.")
+        if self.method == "interior_point":
+            self._check_interior_point()
+
+    def _check_interior_point(self) -> None:
+        """Refuses settings that the interior-point method would ignore."""
+        if self.mode != "converge":
+            raise SettingsError(
+                'method="interior_point" iterates until it converges; use mode="converge", or '
+                'method="sqp" for a fixed number of iterations.'
+            )
+        for name in ("tol_step", "convexify", "line_search", "qp", "qp_start", "fused"):
+            default = LineSearchSettings() if name == "line_search" else _default(name)
+            if getattr(self, name) != default:
+                raise SettingsError(
+                    f'{name} has no effect with method="interior_point"; leave it out, or use '
+                    'method="sqp".'
+                )
 
     @property
     def converges(self) -> bool:
@@ -230,6 +260,9 @@ class SQPSettings:
         Only what depends on the problem and the machine stays None: `fused` and `qp.max_batch`.
         """
         tolerances = self.tolerances(dtype)
+        if self.method == "interior_point":
+            found = {"tol_kkt": tolerances.kkt, "tol_violation": tolerances.violation}
+            return replace(self, hessian=self.hessian_kind, **found)
         line_search = replace(
             self.line_search,
             theta_min=self.theta_min,

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,10 @@ from warpmpc._checks import (
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.sharding import (
     check_divisible,
+    device_at,
     everywhere,
     in_auto_axes,
+    place_of,
     with_auto_axes,
 )
 from warpmpc.engines.runtime.tiles import LANES
@@ -41,6 +43,7 @@ from warpmpc.mpc.batching import (
     release,
     result_values,
 )
+from warpmpc.mpc.interior_point.choice import InteriorPointChoice, given_names
 from warpmpc.mpc.parameters import (
     ParameterPacker,
     Parameters,
@@ -54,7 +57,7 @@ from warpmpc.mpc.parameters import (
 from warpmpc.mpc.sensitivity import SolveSensitivity, StepSensitivity
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.choice import IterationChoice
-from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
+from warpmpc.mpc.sqp.general import Iterate, final
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import (
     Guess,
@@ -127,18 +130,25 @@ class MPCSolver:
         self.problem = _as_problem(problem)
         _check_engine(engine)
         self._device = _as_device(device)
+        self._rest_of_definition = (engine, nominal, staged)
         self.programs = StageEvaluator(self.problem, self._rule(), self.dtype)
         if not self.programs.assembly.A_pattern.nnz:
             raise ProblemError(
                 "No constraint of this problem depends on a variable; an MPC problem has dynamics. "
                 "Add them, or a bound."
             )
+        self._choice: IterationChoice | InteriorPointChoice
+        if self.settings.method == "interior_point":
+            names = given_names(nominal=nominal, staged=staged)
+            self._choice = InteriorPointChoice(engine, self.programs, self.settings, names)
+            engine = self._choice.engine
         self._units = self._scaled_units(nominal)
         self.qp = self._qp_solver(engine, staged, nominal)
         given = (self.programs, self.qp, self.settings)
-        self._choice = IterationChoice(engine, *given, free=staged is None)
+        if self.settings.method == "sqp":
+            self._choice = IterationChoice(engine, *given, free=staged is None)
         self._onchip = self._choice.is_onchip
-        self._iterations: dict[ParameterSplit, SQPIteration] = {}
+        self._iterations: dict[ParameterSplit, Any] = {}
         self._pack = ParameterPacker(self.problem, self.dtype)
         guess = Guess(self.problem, self.dtype)
         self._guess = jax.jit(lambda params: guess(params.joined()))
@@ -154,6 +164,8 @@ class MPCSolver:
     @property
     def engine(self) -> str:
         """Name of the engine; the first use builds it."""
+        if isinstance(self._choice, InteriorPointChoice):
+            return self._choice.engine
         return "onchip" if self._onchip else self.qp.engine
 
     @property
@@ -164,6 +176,21 @@ class MPCSolver:
         "general".  The first use builds the engine.
         """
         return self._choice.reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the definition; a process that reads it finds the kernels in the cache."""
+        engine, nominal, staged = self._rest_of_definition
+        place = place_of(self._device)
+        return _rebuilt, (self.problem, self.settings, self.dtype, engine, place, nominal, staged)
+
+    def __copy__(self) -> Self:
+        """The solver itself: it has no state that a copy could change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The solver itself."""
+        del memo
+        return self
 
     def __repr__(self) -> str:
         """Sizes, and all settings with the values that they have for this solver."""
@@ -182,11 +209,15 @@ class MPCSolver:
                 "regularization needs all diagonal entries of the Hessian: build the problem with "
                 "full_diagonal=True."
             )
-        return HessianRule(settings.hessian_kind, settings.convexify, settings.regularization)
+        # The interior-point method sees to the inertia of the whole matrix.
+        convexify = settings.convexify if settings.method == "sqp" else "none"
+        return HessianRule(settings.hessian_kind, convexify, settings.regularization)
 
     def _scaled_units(self, nominal: Any) -> UnitChange | None:
         """The units that the iteration works in; `programs` are in them from then on."""
-        if not self.settings.converges or self.settings.scaling == "none":
+        settings = self.settings
+        scales = settings.converges and settings.method == "sqp" and settings.scaling == "auto"
+        if not scales:
             return None
         sizes = (self.problem.n_vars, self.problem.n_params)
         given = None if nominal is None else finite_vectors(nominal, sizes, self.dtype)
@@ -213,13 +244,16 @@ class MPCSolver:
         at, problem = self.programs.assembly, self.problem
         settings = self.settings.qp_settings(self.dtype)
         point = None if nominal is None else self._nominal_point(nominal)
+        hints: Callable[[], EliminationHints] = EliminationHints
+        if self.settings.method == "sqp":  # which are for convex QPs
+            hints = partial(_elimination_hints, at, settings, point)
         structure = QPStructure(
             at.P_pattern,
             at.A_pattern,
             settings,
             self.dtype,
             soft_rows=at.soft_rows,
-            hints=partial(_elimination_hints, at, settings, point),
+            hints=hints,
         )
         if point is not None:
             # On the host: kernels would be built for this point alone.
@@ -272,7 +306,7 @@ class MPCSolver:
         results = result_values(self.programs) * item
         return part_size(batch, most if values else most or batch, values * item, results)
 
-    def _iteration(self, split: ParameterSplit) -> SQPIteration:
+    def _iteration(self, split: ParameterSplit) -> Any:
         """The iteration for parameters of which some are common; one object per split."""
         if split not in self._iterations:
             programs = self.programs.for_split(split)
@@ -301,6 +335,7 @@ class MPCSolver:
         """
         if self._onchip:
             raise SettingsError('Nothing to tune: engine="onchip" has one shape.')
+        self._refuse_interior_point("tune")
         is_three_launch = self._choice.is_three_launch
         kinds = row_kinds(self.problem, EQUALITY_TOLERANCE) if is_three_launch else ()
         found = tune_loop(self.qp.loop, batch, kinds)
@@ -458,6 +493,7 @@ class MPCSolver:
         if has_tensors((z, params, state, x0)):
             z, params, state, x0 = to_jax((z, params, state, x0))
             return to_torch(self.step(z, params, state, x0=x0))
+        self._refuse_interior_point("step")
         packed = self._packed(x0, params)
         given: Any = check_array(z, "z", self.problem.n_vars, self.dtype)
         if state is not None:
@@ -470,6 +506,12 @@ class MPCSolver:
         start = self._start(packed, given)
         result = self._step(packed, start, donate=donate)
         return result, result.warm_start.qp
+
+    def _refuse_interior_point(self, name: str) -> None:
+        if self.settings.method == "interior_point":
+            raise SettingsError(
+                f'`{name}` belongs to the SQP iteration; use method="sqp", or `solve`.'
+            )
 
     def _packed(self, x0: ArrayLike | None, params: Params) -> Parameters:
         """The parameters in the form in which the caller passed them."""
@@ -544,6 +586,19 @@ class MPCSolver:
             history=history,
             layout=self._layout,
         )
+
+
+def _rebuilt(
+    problem: MPCProblem,
+    settings: SQPSettings,
+    dtype: str,
+    engine: str,
+    place: tuple[str, int] | None,
+    nominal: Any,
+    staged: StagedSettings | None,
+) -> MPCSolver:
+    """A solver that was pickled."""
+    return MPCSolver(problem, settings, dtype, engine, device_at(place), nominal, staged)
 
 
 def _elimination_hints(

@@ -198,7 +198,7 @@ class StageEvaluator:
             "blocks": at.block_rows,
         }
 
-    def _kernels(
+    def kernels(
         self,
         name: str,
         function: Callable[[StageModel, str], Any],
@@ -245,11 +245,11 @@ class StageEvaluator:
         This property and `point_arrays` are the only places that list the inputs.  Kernels read
         array i of tile t from tile ``t % tiles_i``: what all instances share has one tile.
         """
-        point = self._cost_rows
+        point = self.cost_rows
         return {**point, "y": self.assembly.g_rows} if self._needs_y else point
 
     @property
-    def _cost_rows(self) -> dict[str, Tables]:
+    def cost_rows(self) -> dict[str, Tables]:
         """Inputs of functions without multipliers."""
         at, split = self.assembly, self._split
         if split is None:
@@ -292,7 +292,7 @@ class StageEvaluator:
     def _linearize(self) -> StageKernels:
         names = list(self._sizes)
         outputs = {name: (self._sizes[name], self._written[name]) for name in names}
-        return self._kernels(
+        return self.kernels(
             "linearize", lambda m, n: m.linearize(n, names), self.point_rows, outputs
         )
 
@@ -303,17 +303,17 @@ class StageEvaluator:
 
     def _qp_data(self, found: dict[str, jax.Array], z: jax.Array, add_blocks: Any) -> QPData:
         """Contributions of the stages as the data of a QP."""
-        P = _added(found["P"], self.assembly.P_overlap)
+        P = added(found["P"], self.assembly.P_overlap)
         if "blocks" in found:
             P = add_blocks(P, found["blocks"])
         nothing = jnp.zeros((z.shape[0], 0, z.shape[2]), dtype=z.dtype)
         rows = [found.get(name, nothing) for name in ("A", "lower", "upper")]
         soft = {"soft": found["soft"]} if "soft" in found else {}
-        return QPData(P, _added(found["q"], self.assembly.q_overlap), *rows, **soft)
+        return QPData(P, added(found["q"], self.assembly.q_overlap), *rows, **soft)
 
     def point_arrays(self, z: jax.Array, p: Vectors, y: jax.Array) -> list[jax.Array]:
         """The arrays of a point, in the order of `point_rows`."""
-        return [*_cost_arrays(z, p), y] if self._needs_y else _cost_arrays(z, p)
+        return [*cost_arrays(z, p), y] if self._needs_y else cost_arrays(z, p)
 
     @cached_property
     def _evaluate(self) -> StageKernels:
@@ -321,11 +321,11 @@ class StageEvaluator:
         outputs: dict[str, tuple[int, Tables]] = dict.fromkeys(
             ("cost", "squares", "absolute", "worst"), (size, rows)
         )
-        return self._kernels("evaluate", StageModel.evaluate, self._cost_rows, outputs)
+        return self.kernels("evaluate", StageModel.evaluate, self.cost_rows, outputs)
 
     def evaluate(self, z: jax.Array, p: Vectors) -> Evaluation:
         """Cost and violations; z may have a multiple of the tiles of p."""
-        cost, squares, absolute, worst = self._evaluate(*_cost_arrays(z, p))
+        cost, squares, absolute, worst = self._evaluate(*cost_arrays(z, p))
         return Evaluation(
             total(cost), total(squares), total(absolute), worst.max(axis=1, keepdims=True)
         )
@@ -336,7 +336,7 @@ class StageEvaluator:
         """Cotangents of z and p from those of the QP: P, q, A, lower, upper, soft."""
         given = self._bars(bars)
         z_bar, p_bar = self._pull_back(*self.point_arrays(z, p, y), *given.values())
-        return _added(z_bar, self.assembly.w_joined[1]), self._summed(p_bar)
+        return added(z_bar, self.assembly.w_joined[1]), self._summed(p_bar)
 
     def pull_back_params(
         self, z: jax.Array, p: Vectors, y: jax.Array, bars: dict[str, jax.Array]
@@ -364,8 +364,8 @@ class StageEvaluator:
 
     def cost_pull_back(self, z: jax.Array, p: Vectors) -> tuple[jax.Array, jax.Array]:
         """Gradients of the cost with respect to z and p."""
-        z_bar, p_bar = self._cost_pull_back(*_cost_arrays(z, p))
-        return _added(z_bar, self.assembly.w_joined[1]), self._summed(p_bar)
+        z_bar, p_bar = self._cost_pull_back(*cost_arrays(z, p))
+        return added(z_bar, self.assembly.w_joined[1]), self._summed(p_bar)
 
     def _bars(self, bars: dict[str, jax.Array]) -> dict[str, jax.Array]:
         """Cotangents in the order of the kernels' inputs; of blocks, those of their entries."""
@@ -382,7 +382,7 @@ class StageEvaluator:
     def _pulling(self, name: str, which: list[str], *, of_z: bool) -> StageKernels:
         inputs = {**self.point_rows, **{f"{bar}_bar": self._read[bar] for bar in which}}
         outputs = self._gradient_outputs() if of_z else {"p_bar": self._gradient_outputs()["p_bar"]}
-        return self._kernels(name, lambda m, n: m.pull_back(n, which, of_w=of_z), inputs, outputs)
+        return self.kernels(name, lambda m, n: m.pull_back(n, which, of_w=of_z), inputs, outputs)
 
     def _gradient_outputs(self) -> dict[str, tuple[int, Tables]]:
         at, problem = self.assembly, self.problem
@@ -410,9 +410,7 @@ class StageEvaluator:
         moves = {"z_dot": self.assembly.w_rows} if of_z else {}
         inputs = {**self.point_rows, **moves, "p_dot": self.assembly.p_rows}
         outputs = {name: (self._sizes[name], self._written[name]) for name in which}
-        return self._kernels(
-            name, lambda m, n: m.push_forward(n, which, of_w=of_z), inputs, outputs
-        )
+        return self.kernels(name, lambda m, n: m.push_forward(n, which, of_w=of_z), inputs, outputs)
 
     @cached_property
     def _push_forward(self) -> StageKernels:
@@ -424,8 +422,8 @@ class StageEvaluator:
 
     @cached_property
     def _cost_pull_back(self) -> StageKernels:
-        return self._kernels(
-            "cost_pull_back", StageModel.cost_pull_back, self._cost_rows, self._gradient_outputs()
+        return self.kernels(
+            "cost_pull_back", StageModel.cost_pull_back, self.cost_rows, self._gradient_outputs()
         )
 
     def _summed(self, p_bar: jax.Array) -> jax.Array:
@@ -440,7 +438,8 @@ class StageEvaluator:
 _HESSIAN = ("P", "blocks")
 
 
-def _cost_arrays(z: jax.Array, p: Vectors) -> list[jax.Array]:
+def cost_arrays(z: jax.Array, p: Vectors) -> list[jax.Array]:
+    """The arrays of a point without multipliers, in the order of `StageEvaluator.cost_rows`."""
     return [z, *p.arrays] if isinstance(p, Parameters) else [z, p]
 
 
@@ -450,7 +449,7 @@ def _places(p_rows: Tables, entries: IntArray) -> Tables:
     return [np.searchsorted(entries, rows).astype(np.int32) for rows in there]
 
 
-def _added(rows: jax.Array, overlap: Overlap) -> jax.Array:
+def added(rows: jax.Array, overlap: Overlap) -> jax.Array:
     """Entries with second contributions added."""
     if not overlap.targets.size:
         return rows

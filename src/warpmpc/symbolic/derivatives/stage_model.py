@@ -183,6 +183,29 @@ class StageModel:
         outputs += self._values(rows, with_cost=with_cost)
         return self._function(name, self._point, outputs)
 
+    def newton(self, name: str) -> ca.Function:
+        """Function from (w, p, y) to what a Newton step on the optimality conditions needs.
+
+        These are P, q and A as in `linearize`, and the gradient of the Lagrangian with respect to
+        all of w.
+        """
+        found = self.qp_expressions()
+        slope = self._slope + ca.jtimes(self.stage.g, self.w, self.y, True)
+        outputs = [found["P"], found["q"], found["A"], ca.densify(slope)]
+        return self._function(name, [*self._cost_inputs, self.y], outputs)
+
+    def values(self, name: str) -> ca.Function:
+        """Function from (w, p) to the cost without penalties and the values of the rows."""
+        outputs = [ca.densify(self.total_cost), ca.densify(self.stage.g)]
+        return self._function(name, self._cost_inputs, outputs)
+
+    def bounds(self, name: str, *, soft: bool) -> ca.Function:
+        """Function from (w, p) to the bounds of the rows, and the penalties of `soft` ones."""
+        outputs = [ca.densify(self.stage.lower), ca.densify(self.stage.upper)]
+        if soft:
+            outputs.append(ca.vec(self.stage.penalties))
+        return self._function(name, self._cost_inputs, outputs)
+
     @property
     def _point(self) -> list[ca.SX]:
         return [*self._cost_inputs, self.y] if self.exact else self._cost_inputs
