@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from humanoid_oracle import admm, quadratic_program
 
 from warpmpc import MPCSolver, QPSolver
-from warpmpc.codegen.emit_native import CHUNK_LENGTH, plan_chunks
+from warpmpc.codegen.chunks import plan_chunks
+from warpmpc.codegen.emit_native import CHUNK_LENGTH
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.engines.panels.factor_launch import PanelLDL
 from warpmpc.engines.panels.launch import PanelKernels
@@ -37,7 +38,7 @@ def short():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_panel_loop(short, dtype):
-    """Runs by tables, with live values in shared memory; the QP is evaluated by CasADi."""
+    """The loop reads tables and keeps live values in shared memory; the QP is CasADi's."""
     qp = quadratic_program(short, *humanoid.nominal(short))
     wanted, _ = admm(qp, EXACT)
     upper = sp.triu(qp.P, format="csc")

@@ -56,7 +56,7 @@ class Walk:
         every: Time between two commands [s].
         standing: Time before the first step [s].
         threads: Threads of MuJoCo; None: one per core.
-        nodes: Nodes of the problem.
+        nodes: Number of nodes of the problem.
     """
 
     commands: np.ndarray
