@@ -44,7 +44,7 @@ CHECK_EVERY = 10
 TOGETHER = 4  # on-chip problems of a block, which only a GPU would choose
 INDEX = "index.json"
 
-# The engines and what is asked of them: arguments of `MPCSolver`, fields of its `SQPSettings`, and
+# The engines and their requests: arguments of `MPCSolver`, fields of its `SQPSettings`, and
 # iterations between checks of the residuals.
 Case = tuple[dict[str, Any], dict[str, Any], int]
 CASES: dict[str, Case] = {
@@ -113,7 +113,7 @@ def source_of(kernel: Any, target: str) -> str:
 
 
 def normalised(source: str) -> str:
-    """A source without the numbers and hashes that differ between processes and file names."""
+    """A source without the counters and hashes that differ between processes and file names."""
     source = re.sub(r"\w+__locals__(\w+)", r"\1", source)
     source = re.sub(r"^#line.*\n", "", source, flags=re.MULTILINE)
     source = re.sub(r"//[^\n]*\.py:\d+.*", "//", source)
@@ -209,7 +209,7 @@ def preprocessed(path: Path) -> str:
     text = re.sub(r"^\s*#\s*include.*$", "", path.read_text(), flags=re.MULTILINE)
     # Kernels that are made inside functions have lost this prefix in `normalised`.
     text = re.sub(r"\bwp_args_", "", text)
-    # The name of a native function says nothing about what it does.
+    # The name of a native function does not matter.
     for name in {*re.findall(r"\bvoid (\w+)\(\s+(?:wp::|tile_)", text)}:
         text = re.sub(rf"\b{name}\b", "native_function", text)
     device = ["-D__CUDA_ARCH__=900"] if path.suffix == ".cu" else []

@@ -104,7 +104,7 @@ def report(engine: str, path: Path, *, modules: bool) -> str:
 
 
 def main() -> int:
-    """Prints the counts of the engines that are asked for, by default of all."""
+    """Prints the counts of the given engines, by default of all."""
     parser = argparse.ArgumentParser(description="Modules that a solve passes through.")
     parser.add_argument("engines", nargs="*", metavar="ENGINE", help=f"of {', '.join(SOLVERS)}")
     parser.add_argument("--modules", action="store_true", help="list the modules")

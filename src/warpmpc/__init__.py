@@ -23,6 +23,7 @@ the module `learn`, which is imported when it is first used.
 from importlib import import_module
 from types import ModuleType
 
+from warpmpc import _moved
 from warpmpc import robots as robots
 from warpmpc._conventions import FactorStatus
 from warpmpc._errors import (
@@ -99,6 +100,8 @@ __all__ = [
     "rollout",
     "set_cpu_threads",
 ]
+
+_moved.install()
 
 
 def __getattr__(name: str) -> ModuleType:

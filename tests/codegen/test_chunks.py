@@ -25,7 +25,7 @@ PROGRAMS = {"synthetic": translate(synthetic_function(500)), "wide": translate(w
 
 
 def reads_are_there(program: ScalarProgram, plan: ChunkPlan) -> dict[tuple[int, int], int]:
-    """Runs the plan with value numbers instead of numbers; returns what the outputs got."""
+    """Runs the plan with the indices of values in place of values; returns the outputs."""
     slots: dict[int, int] = {}
     outputs: dict[tuple[int, int], int] = {}
     first = program.n_leaves

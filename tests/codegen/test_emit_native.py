@@ -1,4 +1,4 @@
-"""Native text: constants to the last digit, readable names, chunks as functions."""
+"""Native source: constants to the last digit, readable names, chunks as functions."""
 
 import re
 

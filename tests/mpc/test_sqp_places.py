@@ -37,7 +37,7 @@ def arguments(solver, batch):
 
 
 def numbered(tree):
-    """The tree with the numbers of its leaves in place of them."""
+    """The tree with the indices of its leaves in place of them."""
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, range(len(leaves)))
 

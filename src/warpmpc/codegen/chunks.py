@@ -1,4 +1,4 @@
-"""Where a long program is cut, so that compilers see functions of bounded length.
+"""Division of long programs, so that compilers see functions of bounded length.
 
 Reads: a `ScalarProgram`.  Produces: `Chunk` by `Chunk`, what each one computes, what it needs from
 earlier ones and what later ones need from it.
@@ -63,7 +63,7 @@ def _operands(program: ScalarProgram) -> tuple[IntArray, IntArray]:
 
 
 def _last_use(program: ScalarProgram) -> IntArray:
-    """Last operation that reads each operation; outputs are stored at once and read by no one."""
+    """Last operation that reads each operation; outputs are stored at once and not read again."""
     last = np.arange(program.n_ops, dtype=np.int32)
     reader, read = _operands(program)
     np.maximum.at(last, read, reader)
@@ -87,7 +87,7 @@ def _cuts(program: ScalarProgram, last: IntArray, length: int) -> IntArray:
 
 
 def _last_chunk(program: ScalarProgram, home: IntArray) -> IntArray:
-    """Last chunk that reads each operation; its own one if nobody else does."""
+    """Last chunk that reads each operation; its own chunk if no other one does."""
     until = home.astype(np.int32)
     reader, read = _operands(program)
     np.maximum.at(until, read, home[reader].astype(np.int32))

@@ -1,9 +1,9 @@
-"""`ScalarProgram` as native C++ text, for NVRTC on CUDA and Warp's clang on the CPU.
+"""`ScalarProgram` as native C++ source, for NVRTC on CUDA and Warp's clang on the CPU.
 
 Reads: a program and where its inputs and outputs lie.  Produces: a local struct whose static
-functions evaluate the program chunk by chunk.  The text needs `native_preamble` before it.
+functions evaluate the program chunk by chunk.  It needs `codegen.native.preamble` before it.
 
-Names in the text: ``v12`` is the value of operation 12, ``x0_3`` element 3 of input 0, ``k2``
+Names in the source: ``v12`` is the value of operation 12, ``x0_3`` element 3 of input 0, ``k2``
 constant 2, ``r4`` entry 4 of the table of rows, ``carried[5]`` what a chunk leaves for later ones.
 """
 
@@ -102,12 +102,12 @@ def struct_source(
 def inline_source(
     program: ScalarProgram, dtype: str, read: Callable[[int, int], str]
 ) -> tuple[list[str], list[list[str]]]:
-    """A whole program as statements inside another text, and what its outputs are called there.
+    """A whole program as statements inside other source, and the names of its outputs there.
 
     Args:
         program: Short enough not to be cut.
         dtype: "float32" or "float64".
-        read: Text of an element of an input.
+        read: Expression of an element of an input.
     """
     of = _Statements(program, dtype)
     values = [*program.left, *program.right, *(v for out in program.outputs for v in out)]

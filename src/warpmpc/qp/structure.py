@@ -24,8 +24,7 @@ from warpmpc.qp.scaling import Equilibration, Projection, QPData, ScaledQP, Scal
 from warpmpc.qp.soft import Penalties, SoftRows
 from warpmpc.qp.types import ADMMSettings, RowClass
 from warpmpc.symbolic.float32_ordering import RepresentativeSystem
-from warpmpc.symbolic.kkt import KKTPattern, build_kkt
-from warpmpc.symbolic.pattern import IntArray, SparsePattern
+from warpmpc.symbolic.pattern import IntArray, KKTPattern, SparsePattern, build_kkt
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +114,11 @@ class QPStructure:
         other = copy(self)
         other._nominal = nominal
         return other
+
+    @property
+    def scales_each(self) -> bool:
+        """Whether each instance is scaled by itself, so that the unit of its cost is free."""
+        return self.settings.scaling > 0 and self._nominal is None
 
     def with_hessian(self, P: SparsePattern) -> QPStructure:
         """The structure of QPs with the same rows and another Hessian.

@@ -24,12 +24,11 @@ from scipy.sparse.linalg import splu
 
 from warpmpc.symbolic.derivatives.assembly import HostQP
 from warpmpc.symbolic.elimination import Elimination
-from warpmpc.symbolic.kkt import KKTPattern
 from warpmpc.symbolic.ordering import amd, stagewise
-from warpmpc.symbolic.pattern import IntArray, SparsePattern
+from warpmpc.symbolic.pattern import IntArray, KKTPattern, SparsePattern
 
-# Trials with wider bands would take longer than what they may save.
-_LARGEST_BAND = 500_000
+# Entries of a band in a trial (160 MB); that of the humanoid has 2.2 million.
+_LARGEST_BAND = 40_000_000
 _N_SIDES = 4  # number of right-hand sides of a trial
 
 

@@ -30,8 +30,7 @@ from warpmpc._errors import PatternError
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.elimination import Elimination, StoredElimination, eliminate
 from warpmpc.symbolic.float32_ordering import RepresentativeSystem, safe_stagewise
-from warpmpc.symbolic.kkt import KKTPattern
-from warpmpc.symbolic.pattern import IntArray
+from warpmpc.symbolic.pattern import IntArray, KKTPattern
 
 LEAST_STAGES = 3
 # Additional fill that handing on rows is worth: in float32, where equalities have a large rho,

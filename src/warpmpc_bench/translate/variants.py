@@ -1,6 +1,6 @@
 """The emitters of CasADi functions: how long from the function to results, phase by phase.
 
-Export ends with code: the text of a Warp module, or a program that JAX has traced and lowered.
+Export ends with code: the source of a Warp module, or a program that JAX has traced and lowered.
 Compilation ends when it can be called.  No code comes from a cache, but Warp has compiled its
 headers, which takes a second or two once per process.
 """

@@ -155,7 +155,7 @@ def test_builds_for_cuda_without_a_device(dtype, tmp_path):
     wp.compile_aot_module(kernel.module, arch=90, module_dir=str(tmp_path), use_ptx=True)
     (path,) = tmp_path.glob("*.ptx")
     text = path.read_text()
-    assert text.count("ld.global.nc") >= 16  # what nobody writes comes through the read-only path
+    assert text.count("ld.global.nc") >= 16  # read-only arrays come through the read-only path
 
 
 class TestRefusals:
@@ -253,7 +253,7 @@ assert float(y[0, 0, 31]) == 6
 
 
 def run_script(folder: Path, **more: str) -> str:
-    """Standard error of a process whose caches lie below `folder`; it says what was compiled."""
+    """Standard error of a process whose caches are below `folder`; it lists what was compiled."""
     environment = {
         **os.environ,
         "WARPMPC_CACHE_DIR": str(folder / "modules"),

@@ -27,8 +27,7 @@ from warpmpc.engines.staged.tuning import (
     synthetic_loop,
 )
 from warpmpc.qp.loops.kernels import KernelLoop
-from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.pattern import SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import build_stage_elimination, build_two_sided_elimination
 from warpmpc.systems import patterns, pendulum
 

@@ -24,11 +24,11 @@ from warpmpc.engines.runtime.loading import load_kernel, load_together
 
 Shape = tuple[int, ...]
 
-# Warp announces itself and every module it loads on standard output; a library should not.
+# Warp prints a line about itself and every module it loads; a library should not.
 if wp.config.log_level == wp.LOG_INFO:
     wp.config.log_level = wp.LOG_WARNING
 
-# Without a CUDA device the numbers of an H200, so that the same kernels are built for the CPU.
+# Without a CUDA device these are the values of an H200, so that the CPU builds the same kernels.
 _HOPPER_SHARED_MEMORY = 227 * 1024
 _HOPPER_MULTIPROCESSORS = 132
 _HOPPER_L2 = 60 * 2**20
@@ -131,10 +131,10 @@ def _wait_at_exit() -> None:
 
 
 def _wait() -> None:
-    with suppress(Exception):  # too late for anyone to hear of a failed computation
+    with suppress(Exception):  # a failed computation can no longer be reported
         jax.block_until_ready(jax.live_arrays())
-    # What nobody holds a result of runs, too: a device takes up the work of a thread in its order,
-    # so that another piece of work is done after all that this one gave to it.
+    # Computations whose results are no longer referenced run, too: a device processes the work of
+    # a thread in order, so that another piece of work ends after all earlier ones.
     for device in jax.local_devices():
         with suppress(Exception):
             jax.block_until_ready(jax.jit(jnp.negative)(jax.device_put(0.0, device)))
@@ -147,7 +147,7 @@ def fold_vmap(function: Callable[..., Any], n_shared: int = 0) -> Callable[..., 
     would also replicate the index tables inside a kernel call and read them wrongly.
 
     Args:
-        function: Of batches.
+        function: A function of batches.
         n_shared: How many of its first arguments may have a batch of one that all instances share;
             unless they are mapped it stays one.
     """
@@ -241,5 +241,5 @@ def multiprocessors() -> int:
 
 
 def l2_bytes() -> int:
-    """Size of the L2 cache: an H200's, because neither Warp nor JAX tells."""
+    """Size of the L2 cache: an H200's, because neither Warp nor JAX reports it."""
     return _HOPPER_L2

@@ -16,7 +16,13 @@ import numpy as np
 
 from warpmpc._errors import CodegenError, ProblemError
 from warpmpc.codegen.kernel_source import KernelSource
-from warpmpc.codegen.stage_functions import StageCase, merged_cases, plan_stages, stage_source
+from warpmpc.codegen.stage_functions import (
+    StageCase,
+    merged_cases,
+    plan_stages,
+    shared_cases,
+    stage_source,
+)
 from warpmpc.engines.runtime.ffi import load_all, run
 from warpmpc.engines.runtime.tiles import LANES
 
@@ -24,7 +30,7 @@ __all__ = ["StageCase", "StageKernels"]
 
 _BLOCK = 128
 _MOST_THREADS = 2**31 - 1
-_TAKEN = ("BODY", "wp")  # in the generated module
+_TAKEN = ("BODY", "wp")  # names of the generated module
 
 
 class StageKernels:
@@ -39,7 +45,7 @@ class StageKernels:
         dtype: str,
         title: str = "",
     ):
-        """Checks the rows and plans the launch; text is generated at the first call.
+        """Checks the rows and plans the launch; the source is generated at the first call.
 
         Args:
             name: Name of the kernel, an identifier.
@@ -53,7 +59,7 @@ class StageKernels:
         self._inputs, self._outputs = tuple(inputs), dict(outputs)
         _check_names(name, self._inputs, tuple(self._outputs))
         _check_cases(name, cases, len(self._inputs), tuple(self._outputs.items()))
-        self._plan = plan_stages(merged_cases(cases))
+        self._plan = plan_stages(merged_cases(shared_cases(cases)))
         self._rows_read = [
             max(int(np.max(case.in_rows[i], initial=-1)) + 1 for case in cases)
             for i in range(len(self._inputs))

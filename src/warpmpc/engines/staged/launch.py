@@ -1,13 +1,12 @@
 """The staged QP engine on tiles in program order: factorise, and the whole ADMM loop in one launch.
 
-Reads: a `StageElimination`.  Produces: `StagedKernels`, callable under `jax.jit`.
+Reads: a `StageElimination`.  Produces: `StagedKernels`, callable under `jax.jit`.  A model of one
+wave of warps chooses registers, block and prefetch.
 
-Which registers, block and prefetch suit the staged kernels: a model of one wave of warps.
-
-Measured on an H200 (docs/qp.md): the loop streams from memory, so what counts is how many loads are
-in flight.  With few tiles each thread should have many registers, to hold many loads; with many
-tiles, as many warps as possible should run at once.  Asking the L2 cache for the next stage helps
-while what all warps ask for fits into it, and hurts when it does not.
+Measured on an H200 (docs/qp.md): the loop streams from memory, so its speed depends on the loads in
+flight.  With few tiles each thread should have many registers, to hold many loads; with many tiles,
+as many warps as possible should run at once.  Prefetching the next stage into the L2 cache helps as
+long as the prefetched stages of all warps fit into it, and hurts otherwise.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.stage_elimination import StageElimination
 
 _BLOCK = TWO_SIDED_BLOCK = 2 * LANES  # with two sides a block is one tile
-_STEP = 8  # registers are allocated in eights
+_STEP = 8  # registers are allocated in multiples of eight
 _SCHEDULERS = 4  # per multiprocessor, each with its own quarter of the registers
-# Fewer registers than this spill what a stage needs.
+# With fewer registers than this, the values of a stage spill.
 _LEAST = {"float32": 64, "float64": 128}
 _FACTOR = {"float32": 168, "float64": 255}
 _ITEM = {"float32": 4, "float64": 8}
-_STATIC_SHARED_MEMORY = 48 * 1024  # without asking for more
+_STATIC_SHARED_MEMORY = 48 * 1024  # available without a request
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class StagedShape:
     Attributes:
         registers: Most registers per thread.
         block: Threads per block.
-        prefetch: Whether a warp asks the L2 cache for the next stage ahead of time.
+        prefetch: Whether a warp prefetches the next stage into the L2 cache.
         sides: Threads per problem: one per chain of the program.
     """
 
@@ -76,11 +75,11 @@ class StagedShape:
 
     @property
     def register_limit(self) -> int:
-        """`registers`, or as many as let one block start at all."""
+        """`registers`, or the largest number with which one block can start at all."""
         return min(self.registers, REGISTER_FILE // self.block)
 
     def threads(self, tiles: int) -> int:
-        """Threads in all, a multiple of the block."""
+        """Number of threads, a multiple of the block."""
         return -(-tiles * self.sides * LANES // self.block) * self.block
 
 
@@ -98,22 +97,22 @@ def factor_shape(program: StageElimination, tiles: int, dtype: str) -> StagedSha
 
 
 def sides_for(tiles: int) -> int:
-    """Threads per problem: two while all of them run at once with as many registers as they like.
+    """Threads per problem: two as long as all of them run at once with all registers they can use.
 
-    A walk over the stages takes its time however few problems there are.  Two threads halve it as
-    long as memory and schedulers have time to spare.
+    A walk over the stages takes the same time for few problems as for many.  Two threads halve it
+    as long as memory and schedulers are not busy.
     """
     at_once = multiprocessors() * (REGISTER_FILE // (LANES * (MAX_REGISTERS + 1)))
     return 2 if 2 * tiles <= at_once else 1
 
 
 def mailbox_fits(exchanged: int, dtype: str) -> bool:
-    """Whether so many numbers per problem fit into the shared memory of every device."""
+    """Whether the exchanged values of a problem fit into the shared memory of every device."""
     return exchanged * LANES * _ITEM[dtype] <= _STATIC_SHARED_MEMORY
 
 
 def _prefetch(program: StageElimination, tiles: int, dtype: str) -> bool:
-    """Whether what all warps ask for ahead of one stage fits into half of the L2 cache."""
+    """Whether the prefetched stages of all warps fit into half of the L2 cache."""
     largest = max(run.template.n_L + 5 * run.template.n_nodes for run in program.runs)
     return tiles * largest * LANES * _ITEM[dtype] < l2_bytes() // 2
 
@@ -129,7 +128,7 @@ class StagedKernels:
         overrides: Mapping[str, int] | None = None,
         soft: Collection[int] = (),
     ):
-        """Generates the text; nothing is compiled before the first launch.
+        """Generates the source; nothing is compiled before the first launch.
 
         Args:
             program: The elimination by stages.
@@ -147,12 +146,12 @@ class StagedKernels:
 
     @property
     def layout(self) -> SideLayout:
-        """What the kernels have to know of the program's chains."""
+        """Chains of the program, as the kernels need them."""
         return self._layout
 
     @property
     def content(self) -> str:
-        """Everything that decides what the kernels do: equal text, equal kernels."""
+        """Everything that determines the kernels: equal source, equal kernels."""
         soft = self.soft_nodes.size > 0
         loop = staged_admm_source(self._iteration_source, self.dtype, self._layout, soft=soft)
         return staged_factor_source(self._factor_source, self.dtype, self._layout) + loop
@@ -164,13 +163,13 @@ class StagedKernels:
         return other
 
     def with_kinds(self, kinds: Sequence[RowKind]) -> StagedKernels:
-        """The same for rows that are known to be of some kind while rho stays."""
+        """The same kernels for rows whose kinds are known as long as rho stays."""
         other = copy(self)
         other._iteration_source = iteration_source(self.program, self.soft_nodes.tolist(), kinds)
         return other
 
     def shape(self, tiles: int) -> StagedShape:
-        """Of the ADMM loop."""
+        """Shape of the ADMM loop."""
         return replace(loop_shape(self.program, tiles, self.dtype), **self._overrides)
 
     def factor(self, K: jax.Array) -> jax.Array:
@@ -181,14 +180,14 @@ class StagedKernels:
         return self._factor({"K_in": K, "todo_in": everything}, outputs)
 
     def refactor(self, factor: jax.Array, K: jax.Array, todo: jax.Array) -> jax.Array:
-        """New factors of the tiles marked in `todo`; others stay."""
+        """New factors of the tiles marked in `todo`; other tiles keep theirs."""
         return self._factor({"K_in": K, "todo_in": todo, "factor_io": factor}, {})
 
     def _factor(
         self, arrays: dict[str, jax.Array], outputs: dict[str, tuple[int, ...]]
     ) -> jax.Array:
         tiles = arrays["K_in"].shape[0]
-        # How many registers is a matter of the loop; the rest concerns both kernels.
+        # The loop chooses its own number of registers; the other fields concern both kernels.
         given = {name: v for name, v in self._overrides.items() if name != "registers"}
         shape = replace(factor_shape(self.program, tiles, self.dtype), **given)
         kernel = staged_factor_kernel(
@@ -216,7 +215,7 @@ class StagedKernels:
         )
 
     def to_load(self, tiles: int) -> list[tuple[KernelSource, int]]:
-        """What `iterate` launches on so many tiles, for `load_together`."""
+        """Kernels that `iterate` launches on a number of tiles, for `load_all`."""
         shape = self.shape(tiles)
         return [(self._loop_kernel(shape), shape.block)]
 
@@ -230,7 +229,7 @@ class StagedKernels:
         begin: jax.Array,
         limits: LoopLimits,
     ) -> LoopState:
-        """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
+        """Iterates from iteration `begin` on; see `LoopData` for `R`; `numbers`: the tolerances."""
         shape = self.shape(state.X.shape[0])
         kernel = self._loop_kernel(shape)
         inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)

@@ -1,12 +1,9 @@
-"""Which shape of the staged kernels is fastest: measured on the device, kept on disk.
+"""Choice of the fastest shape of the staged kernels: measured on the device, stored on disk.
 
-Reads: kernels, and a function that measures them.  Produces: the fastest `StagedShape` for a range
-of batch sizes (tiles up to a power of two), stored beside generated code for later processes.
-
-Kernels of the staged engine for any number of tiles: with one side or two, in a fitting shape.
-
-Reads: a function that builds the kernels of a program.  Produces: `StagedVariants`.  What the
-caller fixed is kept; the rest is what was measured on this device, else what the model says.
+Reads: a function that builds the kernels of a program, and one that measures them.  Produces:
+`StagedVariants`, kernels for any number of tiles: with one side or two, in the fastest
+`StagedShape`.  Fields that the caller fixed are kept; the others are those measured on this device
+for a range of batch sizes (tiles up to a power of two), or else those of the model.
 """
 
 from __future__ import annotations
@@ -40,10 +37,10 @@ from warpmpc.engines.staged.launch import (
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 
 _LOG = logging.getLogger(__name__)
-# What is tried beside the model's choice, one field after the other.
+# Alternatives to the model's choice, which are tried one field after the other.
 _REGISTERS = {"float32": (64, 128, 255), "float64": (128, 255)}
 _BLOCKS = (32, 64, 128)
-_GAIN = 0.02  # less than this is noise
+_GAIN = 0.02  # a smaller gain is noise
 
 
 @dataclass(frozen=True)
@@ -55,10 +52,10 @@ class Measured:
 
 
 class Measure(Protocol):
-    """How long kernels take."""
+    """Measures kernels."""
 
     def __call__(self, kernels: StagedKernels, tiles: int) -> float:
-        """Seconds for so many tiles."""
+        """Seconds for a number of tiles."""
         ...
 
 
@@ -69,19 +66,19 @@ class ShapeStore:
         """Nothing is read yet.
 
         Args:
-            content: All that decides what the kernels do.
+            content: Everything that determines the kernels.
             device: Name of the device.
         """
         self._key = hashlib.sha256(f"{content}\n{device}".encode()).hexdigest()
         self._device = device
-        self._own: dict[int, StagedShape] = {}  # also where the folder cannot be written
+        self._own: dict[int, StagedShape] = {}  # needed where the folder cannot be written
 
     def get(self, tiles: int) -> StagedShape | None:
-        """What was fastest for about so many tiles, if that was ever measured."""
+        """The fastest measured shape for about this number of tiles, if there is one."""
         return (self._own if _range_of(tiles) in self._own else self._read()).get(_range_of(tiles))
 
     def put(self, tiles: int, shape: StagedShape) -> None:
-        """Keeps a shape, also for later processes."""
+        """Stores a shape, also for later processes."""
         self._own[_range_of(tiles)] = shape
         shapes = self._read() | self._own
         entries = {str(2**power): asdict(one) for power, one in sorted(shapes.items())}
@@ -102,7 +99,7 @@ class ShapeStore:
 
 
 def _range_of(tiles: int) -> int:
-    """Exponent of the power of two that so many tiles do not exceed."""
+    """Exponent of the smallest power of two that is at least the number of tiles."""
     return (tiles - 1).bit_length()
 
 
@@ -161,13 +158,13 @@ def _try(
 
 
 def _best(found: Mapping[StagedShape, float]) -> StagedShape:
-    """The fastest shape, or one tried earlier that is as fast but for noise."""
+    """The fastest shape, or one tried earlier that is equally fast up to noise."""
     least = min(found.values())
     return next(shape for shape, seconds in found.items() if seconds <= (1 + _GAIN) * least)
 
 
 class LoopTimer:
-    """Seconds of a factorisation and some iterations, on numbers that mean nothing."""
+    """Measures a factorisation and some iterations in seconds, on synthetic data."""
 
     def __init__(
         self, iterations: int, repeats: int = 5, clock: Callable[[], float] = time.perf_counter
@@ -175,8 +172,8 @@ class LoopTimer:
         """Measures nothing yet.
 
         Args:
-            iterations: Of the ADMM loop.
-            repeats: The fastest of so many calls counts.
+            iterations: ADMM iterations.
+            repeats: Number of calls, of which the fastest counts.
             clock: Seconds since some time.
         """
         self._limits = LoopLimits(check_every=0, span=iterations, max_iter=iterations)
@@ -184,7 +181,7 @@ class LoopTimer:
 
     def __call__(self, kernels: StagedKernels, tiles: int) -> float:
         """Best time of the kernels in the shape they have; compilation does not count."""
-        # Also while something is being traced: these are numbers, not part of the trace.
+        # Also while something is being traced: these are values, not part of the trace.
         with jax.ensure_compile_time_eval():
             data, R, state = synthetic_loop(kernels, tiles)
             call = jax.jit(lambda *args: self._loop(kernels, *args))
@@ -210,8 +207,8 @@ def synthetic_loop(kernels: StagedKernels, tiles: int) -> tuple[LoopData, jax.Ar
     """Data, R and state of a well-conditioned problem in every lane.
 
     Args:
-        kernels: Whose shapes the arrays have.
-        tiles: How many of them.
+        kernels: Kernels that determine the shapes of the arrays.
+        tiles: Number of tiles.
     """
     program, rng = kernels.program, np.random.default_rng(0)
     n = program.n_nodes
@@ -237,7 +234,7 @@ def synthetic_loop(kernels: StagedKernels, tiles: int) -> tuple[LoopData, jax.Ar
 _LOG = logging.getLogger(__name__)
 # Two sides have twice the code; beyond this many multiply-adds it takes too long to compile.
 _LARGEST_CODE = 20_000
-_ITERATIONS = 25  # of a measurement, where nobody says how many
+_ITERATIONS = 25  # iterations of a measurement, if none are given
 
 
 class StagedVariants:
@@ -251,13 +248,13 @@ class StagedVariants:
         tune: bool | None = None,
         measure: Measure | None = None,
     ):
-        """Builds the kernels that are certain to be needed.
+        """Builds the kernels that are needed in any case.
 
         Args:
-            build: Makes kernels with so many sides.
+            build: Makes kernels with a given number of sides.
             given: Fields of `StagedShape` that are fixed.
-            tune: Whether to measure what was never measured, when a number of tiles comes first;
-                None: use what was measured, but do not measure; False: only the model.
+            tune: Whether to measure when a number of tiles first occurs without a measurement.
+                None: use what was measured, but do not measure.  False: use only the model.
             measure: Measures kernels; by default on the device, in seconds.
         """
         self._given, self._tune, self._measure = dict(given), tune, measure
@@ -292,12 +289,12 @@ class StagedVariants:
 
     @cached_property
     def _store(self) -> ShapeStore:
-        # What is fixed decides what can be found.
+        # Fixed fields limit what can be found.
         content = f"{self.first.content}\n{sorted(self._given.items())}"
         return ShapeStore(content, jax.devices()[0].device_kind)
 
     def at(self, tiles: int) -> StagedKernels:
-        """Kernels for so many tiles."""
+        """Kernels for a number of tiles."""
         if self._tune is not False and (_on_gpu() or self._measure):
             stored = self._store.get(tiles)
             if stored is None and self._tune:
@@ -319,12 +316,12 @@ class StagedVariants:
     def tune(
         self, tiles: int, iterations: int = _ITERATIONS, kinds: Sequence[RowKind] = ()
     ) -> list[Measured]:
-        """Measures shapes for so many tiles and keeps the fastest, which is the last one listed.
+        """Measures shapes for a number of tiles; the last one listed is the fastest, and is kept.
 
         Args:
             tiles: Number of tiles; the result is used up to the next power of two.
-            iterations: Of the ADMM loop.
-            kinds: Of the rows, where the loop that will run knows them.
+            iterations: Iterations of the ADMM loop.
+            kinds: Kinds of the rows, where the loop that will run uses them.
         """
         measure = self._measure
         if measure is None:

@@ -38,7 +38,7 @@ class KKTEngine(Protocol):
     def renew(
         self, state: Any, P: jax.Array, A: jax.Array, rho: jax.Array, change: jax.Array
     ) -> Any:
-        """The same after rho of the instances marked in `change` has changed."""
+        """A new state after rho of the instances marked in `change` has changed."""
         ...
 
     def solve(self, state: Any, rhs: jax.Array, guess: jax.Array) -> jax.Array:

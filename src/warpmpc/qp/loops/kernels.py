@@ -81,11 +81,11 @@ class KernelLoop:
         return run.whole(start, status)
 
     def kernels_at(self, tiles: int) -> LoopKernels:
-        """Kernels for so many tiles."""
+        """Kernels for a number of tiles."""
         return self._kernels if self._variants is None else self._variants.at(tiles)
 
     def staged_at(self, tiles: int) -> StagedKernels | None:
-        """Straight-line kernels for so many tiles; None where there are no such kernels."""
+        """Straight-line kernels for a number of tiles; None where there are no such kernels."""
         kernels = self.kernels_at(tiles)
         return kernels if isinstance(kernels, StagedKernels) else None
 
@@ -112,7 +112,7 @@ class _Carry:
 
 
 def loop_constants(settings: ADMMSettings, dtype: str) -> np.ndarray:
-    """What kernels have to know of the settings."""
+    """Settings that kernels take as values."""
     names = (
         "sigma",
         "relaxation",

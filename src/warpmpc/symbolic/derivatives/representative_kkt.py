@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import casadi as ca
 import numpy as np
@@ -27,18 +28,18 @@ from warpmpc._conventions import EQUALITY_TOLERANCE
 from warpmpc.symbolic.derivatives.assembly import Assembly, HostQP, host_qp
 from warpmpc.symbolic.derivatives.stage_model import RowKind, StageModel, row_kinds
 from warpmpc.symbolic.float32_ordering import RepresentativeSystem, representative_system
-from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.pattern import IntArray
+from warpmpc.symbolic.pattern import IntArray, build_kkt
 
 # The first limit is safe; beyond the last one a row has no digit left.
 _GROWTHS = (5e3, 1e6, np.inf)
 _N_POINTS = 8  # beside the representative one
 _SPREAD = 2.0  # standard deviation of the variables at these points
 _LARGE = 1e6  # standard deviation of the multipliers, which then outweigh any cost
-# Trials on larger systems would take longer than what they may save.
-_LARGEST_SYSTEM = 3000
 _GROWN = 10.0  # usual growth of rho by adaptation and scaling together
 _SAME = 1e-6  # weights that differ by less count as equal
+
+
+Point: TypeAlias = tuple[np.ndarray, np.ndarray]  # variables and the whole parameter vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +116,7 @@ def representative_of(
     fewer_light: Sequence[IntArray],
     *,
     grows: bool = False,
+    point: Point | None = None,
 ) -> RepresentativeSystem | None:
     """The matrix K of a problem at a representative point.
 
@@ -128,16 +130,18 @@ def representative_of(
         weights: Weights of the variables.
         fewer_light: Smaller sets of variables that may wait; see `RepresentativeSystem`.
         grows: Whether rho is adapted or QPs are scaled.
+        point: A representative (z, params) of the caller; None: values away from zero and the
+            defaults of the parameters.
 
     Returns:
-        The system, or None if its values are not finite or if it is too large to be tried.
+        The system, or None if its values are not finite.
     """
     problem = assembly.problem
     kkt = build_kkt(assembly.P_pattern, assembly.A_pattern)
-    if kkt.K_pattern.n_cols > _LARGEST_SYSTEM:
-        return None
-    z = np.concatenate([representative_values(stage.n_z) for stage in problem.stages])
-    qp = host_qp(assembly, z, representative_params(problem.defaults))
+    if point is None:
+        z = np.concatenate([representative_values(stage.n_z) for stage in problem.stages])
+        point = z, problem.defaults
+    qp = host_qp(assembly, point[0], representative_params(point[1]))
     if not qp.is_known:
         return None
     if grows:
@@ -165,7 +169,7 @@ def _local(
     model: StageModel, params: np.ndarray, rho: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Least diagonal entry of the Hessian and largest rho a^2 of each variable (z, z_next)."""
-    function = model.linearize("weights", ["P", "A", "lower", "upper"])
+    function = model.host_values("weights", ["P", "A", "lower", "upper"])
     points = _points(model, params)
     P, A, lower, upper = (np.array(part).ravel() for part in function.call(next(points)))
     hessian, P_seen = model.hessian, [P]
