@@ -30,10 +30,10 @@ from warpmpc.engines.runtime.sharding import (
     check_divisible,
     everywhere,
     in_auto_axes,
-    with_auto_axes,
 )
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.tuning import Measured
+from warpmpc.mpc.arguments import as_device, as_problem, check_engine, checked_settings
 from warpmpc.mpc.batching import (
     BatchedCall,
     Sensitivity,
@@ -71,7 +71,7 @@ from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp.ocp import OCP
 from warpmpc.qp.batching import part_size
 from warpmpc.qp.loops.kernels import tune_loop
-from warpmpc.qp.loops.registry import differentiable_engines, engine_named
+from warpmpc.qp.loops.registry import engine_named
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import EQUALITY_TOLERANCE, RHO_MIN
 from warpmpc.qp.structure import EliminationHints, QPStructure, finite_vectors
@@ -124,10 +124,10 @@ class MPCSolver:
                 one by one, and orders of elimination are tried at it.
             staged: Settings of the staged engine's kernels.
         """
-        self.settings, self.dtype = _checked_settings(settings), check_dtype(dtype)
-        self.problem = _as_problem(problem)
-        _check_engine(engine)
-        self._device = _as_device(device)
+        self.settings, self.dtype = checked_settings(settings), check_dtype(dtype)
+        self.problem = as_problem(problem)
+        check_engine(engine)
+        self._device = as_device(device)
         self.programs = StageEvaluator(self.problem, self._rule(), self.dtype)
         if not self.programs.assembly.A_pattern.nnz:
             raise ProblemError(
@@ -270,6 +270,10 @@ class MPCSolver:
     def _values_per_instance(self) -> int:
         return self._choice.kind.values()
 
+    def _values_in_parts(self) -> int:
+        """What decides how many instances are worked on at once; 0: the method sees to that."""
+        return 0 if self._choice.is_pooled else self._values_per_instance()
+
     def _program(
         self, function: Callable[..., Any], sensitivity: Callable[[], Sensitivity]
     ) -> BatchedCall:
@@ -278,7 +282,7 @@ class MPCSolver:
             sensitivity,
             self._read,
             self._part_size,
-            self._values_per_instance,
+            self._values_in_parts,
             1 if self._onchip else LANES,
         )
 
@@ -589,43 +593,3 @@ def _elimination_hints(
         assembly, (*rho, RHO_MIN), settings.sigma, weights, fewer_light, grows=grows, point=point
     )
     return EliminationHints(light, representative)
-
-
-def _checked_settings(settings: SQPSettings | None) -> SQPSettings:
-    """The settings, or defaults."""
-    if settings is None:
-        return SQPSettings()
-    if not isinstance(settings, SQPSettings):
-        raise SettingsError(f"settings must be SQPSettings, got {type(settings).__name__}.")
-    return settings
-
-
-def _as_problem(problem: Any) -> MPCProblem:
-    """The problem in its general form."""
-    if isinstance(problem, OCP):
-        return problem.problem()
-    if not isinstance(problem, MPCProblem):
-        raise ProblemError(f"problem must be an OCP or MPCProblem, got {type(problem).__name__}.")
-    return problem
-
-
-def _check_engine(engine: Any) -> None:
-    """Refuses engines that do not exist or that have no derivatives."""
-    engines = ["auto", "onchip", *differentiable_engines()]
-    if engine not in engines:
-        raise SettingsError(f"Unknown engine {engine!r}; choose one of {engines}.")
-
-
-def _as_device(device: Any) -> Any:
-    """A JAX device, a `NamedSharding`, or None."""
-    if isinstance(device, NamedSharding):
-        return with_auto_axes(device)
-    if device is None or isinstance(device, jax.Device):
-        return device
-    try:
-        return jax.devices(device)[0]
-    except (RuntimeError, TypeError, AttributeError) as error:
-        raise SettingsError(
-            f"device must be a JAX device or one of its platforms, got {device!r}; there are "
-            f"{jax.devices()}.  A NamedSharding spreads batches over several."
-        ) from error

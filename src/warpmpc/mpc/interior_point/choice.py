@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from warpmpc._errors import SettingsError
+from warpmpc.engines.runtime.ffi import has_gpu
 from warpmpc.mpc.batching import result_values
 from warpmpc.mpc.interior_point.linear_system import SOLVERS
 from warpmpc.mpc.interior_point.problem_functions import RowOrder
@@ -55,6 +56,11 @@ class InteriorPointChoice:
                 'method="sqp".'
             )
         self._programs, self._settings = programs, settings
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether few instances of a batch need memory at a time; see `Pool`."""
+        return not has_gpu()
 
     @property
     def reason(self) -> str:
