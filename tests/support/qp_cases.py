@@ -15,27 +15,14 @@ import osqp
 import scipy.sparse as sp
 
 from warpmpc import ADMMSettings, QPSolver, Status
+from warpmpc_bench.qp.oracle import Instance
 
 ARGUMENTS = ("P_vals", "q", "A_vals", "lower", "upper")
 INF = np.inf
 
 
-@dataclass(frozen=True, eq=False)
-class QP:
+class QP(Instance):
     """One instance; P is its upper triangle."""
-
-    P: sp.csc_matrix
-    q: np.ndarray
-    A: sp.csc_matrix
-    lower: np.ndarray
-    upper: np.ndarray
-
-    @property
-    def full_P(self) -> sp.csc_matrix:
-        return sp.csc_matrix(self.P + sp.triu(self.P, 1).T)
-
-    def objective(self, x: np.ndarray) -> float:
-        return float(0.5 * x @ (self.full_P @ x) + self.q @ x)
 
     def residuals(self, x: np.ndarray, s: np.ndarray, y: np.ndarray) -> tuple[float, float]:
         """Primal and dual residual, largest entries."""

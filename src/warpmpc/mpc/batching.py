@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from warpmpc.engines.runtime.announcing import ANNOUNCER
+from warpmpc.engines.runtime.ffi import has_gpu
 from warpmpc.engines.runtime.tiles import LANES, tile_count
 from warpmpc.mpc.linear_map import Directions, linear_map
 from warpmpc.mpc.parameters import Parameters
@@ -108,6 +110,7 @@ class BatchedCall:
         )
         self.compiled = jax.jit(self._single_solutions, donate_argnums=2)
         self._traced = jax.jit(self._solutions)
+        self._alone = jax.jit(self._alone_solutions)
         self._compiled_back = jax.jit(self._cotangents)
         self._compiled_ahead = jax.jit(self._changes)
         self._differentiable = jax.custom_jvp(self._run)
@@ -143,14 +146,15 @@ class BatchedCall:
             start: Where the iteration starts.
             donate: Whether the buffers of `start` may be overwritten; otherwise they are copied.
         """
-        if _exist((params, start)):
-            return self._run(params, start, donate=donate)
-        return self._differentiable(params, start)
+        with ANNOUNCER.call():
+            if _exist((params, start)):
+                return self._run(params, start, donate=donate)
+            return self._differentiable(params, start)
 
     def forget(self) -> None:
         """Compiles anew with the next call: other kernels may be the best by now."""
-        programs = (self.compiled, self._traced, self._compiled_back, self._compiled_ahead)
-        for program in programs:
+        programs = (self.compiled, self._alone, self._traced)
+        for program in (*programs, self._compiled_back, self._compiled_ahead):
             program.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
 
     def _solutions(self, common: Any, params: Parameters, start: MPCWarmStart) -> Solution:
@@ -164,6 +168,11 @@ class BatchedCall:
         their shape in order: those of the warm start their own, so that nothing is copied.
         """
         return replace(self._solutions(*args), z=None, y=None)  # pyright: ignore[reportArgumentType]
+
+    def _alone_solutions(self, common: Any, params: Parameters, start: MPCWarmStart) -> Solution:
+        """The same for one instance, with the leading axes of its arguments."""
+        flat = _flat((params, start))
+        return _cut(self._single_solutions(common, *flat), start.z.shape[:-1])
 
     def _cotangents(self, common: Any, *args: Any) -> Any:
         return self._reverse(*args, shared=common)
@@ -193,8 +202,15 @@ class BatchedCall:
         leading = start.z.shape[:-1]
         if not _exist((common, args)):
             return _cut(self._traced(common, *_flat(args)), leading)
+        single = math.prod(leading) == 1
+        if single and not has_gpu():
+            # Every program around the one that matters takes its share of a control loop's time.
+            solution = self._alone(common, *args)
+            if donate:
+                release(start, solution)
+            return _whole(solution)
         # One problem of an engine without tiles is not made 32: it may be part of a control loop.
-        alone = self._lanes == 1 and math.prod(leading) == 1
+        alone = self._lanes == 1 and single
         if _is_ready(leading, args) or (alone and leading == (1,)):
             mine = start if donate and _differ(start) else _copied(start)
             return _whole(self.compiled(common, args[0], mine))
@@ -243,12 +259,13 @@ class BatchedCall:
         """A compiled function of batches at a solution."""
         common, args = params.common, (replace(params, common=None), start, *rest)
         leading = start.z.shape[:-1]
-        if not _exist((common, args)):
-            return _cut(compiled(common, *_flat(args)), leading)
-        if _is_ready(leading, args):
-            return compiled(common, *args)
-        args = _prepared(args, fill=not is_sharded(args))
-        return _cut_program(compiled(common, *args), leading)
+        with ANNOUNCER.call():
+            if not _exist((common, args)):
+                return _cut(compiled(common, *_flat(args)), leading)
+            if _is_ready(leading, args):
+                return compiled(common, *args)
+            args = _prepared(args, fill=not is_sharded(args))
+            return _cut_program(compiled(common, *args), leading)
 
 
 def _whole(solution: Solution) -> Solution:

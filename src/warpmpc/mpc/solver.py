@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,10 @@ from warpmpc._checks import (
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.sharding import (
     check_divisible,
+    device_at,
     everywhere,
     in_auto_axes,
+    place_of,
 )
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.tuning import Measured
@@ -41,7 +43,8 @@ from warpmpc.mpc.batching import (
     release,
     result_values,
 )
-from warpmpc.mpc.interior_point.choice import InteriorPointChoice, given_names
+from warpmpc.mpc.hints import elimination_hints
+from warpmpc.mpc.interior_point.choice import InteriorPointChoice
 from warpmpc.mpc.parameters import (
     ParameterPacker,
     Parameters,
@@ -73,15 +76,12 @@ from warpmpc.qp.batching import part_size
 from warpmpc.qp.loops.kernels import tune_loop
 from warpmpc.qp.loops.registry import engine_named
 from warpmpc.qp.qp_solver import QPSolver
-from warpmpc.qp.scaling import EQUALITY_TOLERANCE, RHO_MIN
+from warpmpc.qp.scaling import EQUALITY_TOLERANCE
 from warpmpc.qp.structure import EliminationHints, QPStructure, finite_vectors
-from warpmpc.qp.types import ADMMSettings, StagedSettings
-from warpmpc.symbolic.derivatives.assembly import Assembly, host_qp
+from warpmpc.qp.types import StagedSettings
+from warpmpc.symbolic.derivatives.assembly import host_qp
 from warpmpc.symbolic.derivatives.representative_kkt import (
     Point,
-    find_light_variables,
-    representative_of,
-    variable_weights,
 )
 from warpmpc.symbolic.derivatives.stage_model import HessianRule, row_kinds
 from warpmpc.symbolic.derivatives.units import find_units, problem_in
@@ -128,6 +128,7 @@ class MPCSolver:
         self.problem = as_problem(problem)
         check_engine(engine)
         self._device = as_device(device)
+        self._rest_of_definition = (engine, nominal, staged)
         self.programs = StageEvaluator(self.problem, self._rule(), self.dtype)
         if not self.programs.assembly.A_pattern.nnz:
             raise ProblemError(
@@ -136,8 +137,8 @@ class MPCSolver:
             )
         self._choice: IterationChoice | InteriorPointChoice
         if self.settings.method == "interior_point":
-            names = given_names(nominal=nominal, staged=staged)
-            self._choice = InteriorPointChoice(engine, self.programs, self.settings, names)
+            others = {"nominal": nominal, "staged": staged}
+            self._choice = InteriorPointChoice(engine, self.programs, self.settings, others)
             engine = self._choice.engine
         self._units = self._scaled_units(nominal)
         self.qp = self._qp_solver(engine, staged, nominal)
@@ -174,6 +175,21 @@ class MPCSolver:
         """
         return self._choice.reason
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the definition; a process that reads it finds the kernels in the cache."""
+        engine, nominal, staged = self._rest_of_definition
+        place = place_of(self._device)
+        return _rebuilt, (self.problem, self.settings, self.dtype, engine, place, nominal, staged)
+
+    def __copy__(self) -> Self:
+        """The solver itself: it has no state that a copy could change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The solver itself."""
+        del memo
+        return self
+
     def __repr__(self) -> str:
         """Sizes, and all settings with the values that they have for this solver."""
         problem = self.problem
@@ -197,9 +213,7 @@ class MPCSolver:
 
     def _scaled_units(self, nominal: Any) -> UnitChange | None:
         """The units that the iteration works in; `programs` are in them from then on."""
-        settings = self.settings
-        scales = settings.converges and settings.method == "sqp" and settings.scaling == "auto"
-        if not scales:
+        if not self.settings.scales_problem:
             return None
         sizes = (self.problem.n_vars, self.problem.n_params)
         given = None if nominal is None else finite_vectors(nominal, sizes, self.dtype)
@@ -228,7 +242,7 @@ class MPCSolver:
         point = None if nominal is None else self._nominal_point(nominal)
         hints: Callable[[], EliminationHints] = EliminationHints
         if self.settings.method == "sqp":  # which are for convex QPs
-            hints = partial(_elimination_hints, at, settings, point)
+            hints = partial(elimination_hints, at, settings, point)
         structure = QPStructure(
             at.P_pattern,
             at.A_pattern,
@@ -495,9 +509,8 @@ class MPCSolver:
 
     def _refuse_interior_point(self, name: str) -> None:
         if self.settings.method == "interior_point":
-            raise SettingsError(
-                f'`{name}` belongs to the SQP iteration; use method="sqp", or `solve`.'
-            )
+            message = f'`{name}` belongs to the SQP iteration; use method="sqp", or `solve`.'
+            raise SettingsError(message)
 
     def _packed(self, x0: ArrayLike | None, params: Params) -> Parameters:
         """The parameters in the form in which the caller passed them."""
@@ -574,22 +587,14 @@ class MPCSolver:
         )
 
 
-def _elimination_hints(
-    assembly: Assembly, settings: ADMMSettings, point: Point | None
-) -> EliminationHints:
-    """What the problem says about the values of K.
-
-    Args:
-        assembly: Index tables of the problem.
-        settings: Settings of the QPs.
-        point: A representative (z, params), if the caller knows one.
-    """
-    rho = (settings.rho, settings.rho * settings.rho_equality)
-    params = assembly.problem.defaults if point is None else point[1]
-    weights = variable_weights(assembly, params, rho)
-    light, *fewer_light = find_light_variables(assembly, weights, settings.sigma)
-    grows = settings.scaling > 0 or settings.adaptive_rho_every > 0
-    representative = representative_of(
-        assembly, (*rho, RHO_MIN), settings.sigma, weights, fewer_light, grows=grows, point=point
-    )
-    return EliminationHints(light, representative)
+def _rebuilt(
+    problem: MPCProblem,
+    settings: SQPSettings,
+    dtype: str,
+    engine: str,
+    place: tuple[str, int] | None,
+    nominal: Any,
+    staged: StagedSettings | None,
+) -> MPCSolver:
+    """A solver that was pickled."""
+    return MPCSolver(problem, settings, dtype, engine, device_at(place), nominal, staged)

@@ -6,6 +6,7 @@ Also where a solve starts: guesses from x0 and parameters, trajectories shifted 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +59,19 @@ class TrajectoryLayout:
         """Reads the names of a problem."""
         self.problem, self.settings, self.engine = problem, settings, engine
         self.names, self.x_rows, self.u_rows = problem.names, problem.x_rows, problem.u_rows
+
+    def __eq__(self, other: object) -> bool:
+        """Whether problems and settings are equal: solutions of processes go together then."""
+        if self is other:
+            return True
+        if not isinstance(other, TrajectoryLayout) or hash(self) != hash(other):
+            return False
+        same = (self.settings, self.engine) == (other.settings, other.engine)
+        return same and self.problem.hash == other.problem.hash
+
+    def __hash__(self) -> int:
+        """Of the sizes; JAX needs it in every call."""
+        return hash((self.problem.n_vars, self.problem.n_cons, self.engine))
 
     def rows(self, name: str) -> np.ndarray:
         """Rows of a named variable, ``[nodes, size]``."""
@@ -127,6 +141,11 @@ class Solution:
     warm_start: MPCWarmStart
     history: History | None
     layout: TrajectoryLayout = field(metadata={"static": True})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: everything, if it is still there."""
+        check_alive(self, "The solution")
+        return dict(vars(self))
 
     def __getitem__(self, name: str) -> jax.Array:
         """A variable by name, ``[..., nodes, size]``."""

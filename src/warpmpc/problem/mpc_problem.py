@@ -22,6 +22,7 @@ import numpy as np
 from warpmpc._errors import ProblemError
 from warpmpc.problem import expressions as ex
 from warpmpc.problem.expressions import ExpressionLike
+from warpmpc.problem.pickling import HoldsExpressions
 from warpmpc.problem.stage import Stage, check_symbols
 
 Names = dict[str, np.ndarray]
@@ -41,7 +42,7 @@ class StageGroup:
     ks: tuple[int, ...]
 
 
-class MPCProblem:
+class MPCProblem(HoldsExpressions):
     """An optimal control problem: the sum of stage costs subject to the rows of all stages.
 
     Variables are z_0, ..., z_N; rows are those of stage 0, then stage 1, and so on.  The parameter

@@ -19,6 +19,7 @@ import numpy as np
 from warpmpc._errors import ProblemError
 from warpmpc.problem import expressions as ex
 from warpmpc.problem.expressions import ExpressionLike
+from warpmpc.problem.pickling import HoldsExpressions
 
 SIDES = ("lower", "upper")
 
@@ -62,7 +63,7 @@ class Soft:
         return ca.vertcat(*(_pair(value, f"Soft.{name}") for value, name in pairs))
 
 
-class Stage:
+class Stage(HoldsExpressions):
     """Cost and constraints of one node of the horizon, and of the interval to the next one.
 
     The cost is ``cost + 1/2 sum(weight * residual**2)``, the constraints are

@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ import scipy.sparse as sp
 
 from warpmpc._checks import ArrayLike, check_array, check_dtype, check_kind
 from warpmpc._errors import ProblemError, SettingsError
+from warpmpc.engines.runtime.announcing import ANNOUNCER
 from warpmpc.engines.runtime.sharding import in_auto_axes
 from warpmpc.engines.staged.tuning import Measured
 from warpmpc.qp.batching import on_batches, part_size
@@ -98,11 +99,29 @@ class QPSolver:
         patterns = SparsePattern.from_scipy(P), SparsePattern.from_scipy(A)
         structure = QPStructure(*patterns, settings, dtype, soft_rows, row_classes)
         structure.check()
+        given_stages = stages
         if structure.n_spare and stages is not None:
             stages = [*stages, *list(stages)[: structure.n_spare]]
         if nominal is not None:
             structure = structure.with_nominal(nominal)
         self._set_up(engine, EngineRequest(structure, stages, staged))
+        rest = (settings, dtype, engine, nominal, row_classes, given_stages, staged, soft_rows)
+        self._definition = (*patterns, *rest)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the definition; a process that reads it finds the kernels in the cache."""
+        if self._definition is None:
+            raise ProblemError("This QPSolver is a part of an MPCSolver; pickle that one.")
+        return _rebuilt, self._definition
+
+    def __copy__(self) -> Self:
+        """The solver itself: it has no state that a copy could change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The solver itself."""
+        del memo
+        return self
 
     @classmethod
     def from_structure(
@@ -124,6 +143,7 @@ class QPSolver:
     def _set_up(self, engine: str, request: EngineRequest) -> None:
         check_request(engine, request)
         self._wanted, self._request = engine, request
+        self._definition: tuple[Any, ...] | None = None
         self.structure = structure = request.structure
         self.settings, self.dtype = structure.settings, structure.dtype
         self.n_vars, self.n_cons = structure.n_vars, structure.n_cons
@@ -279,7 +299,8 @@ class QPSolver:
         leading = {array.shape[:-1] for array in (*arrays, *soft)}
         if len(leading) > 1:
             raise ProblemError(f"All arguments need the same leading axes, got {sorted(leading)}.")
-        return self._solve(soft, *arrays)
+        with ANNOUNCER.call():
+            return self._solve(soft, *arrays)
 
     def _solve_batch(self, soft: list[jax.Array], *arrays: jax.Array) -> QPSolution:
         leading, n_cons = arrays[0].shape[:-1], self.n_cons
@@ -347,6 +368,11 @@ class QPSolver:
         """Instances that are solved, or iterated as often as the caller fixed beforehand."""
         solved = status == Status.SOLVED
         return solved if self.settings.check_every else solved | (status == Status.MAX_ITER)
+
+
+def _rebuilt(P: SparsePattern, A: SparsePattern, *rest: Any) -> QPSolver:
+    """A solver that was pickled."""
+    return QPSolver(P.to_scipy(), A.to_scipy(), *rest)
 
 
 def no_tangent(array: jax.Array) -> Any:

@@ -18,6 +18,7 @@ from jax.core import Tracer
 
 from warpmpc._checks import ArrayLike, check_alive, check_argument_flag, check_array
 from warpmpc._errors import ProblemError, SettingsError
+from warpmpc.engines.runtime.announcing import ANNOUNCER
 from warpmpc.engines.runtime.sharding import in_auto_axes
 from warpmpc.mpc.batching import is_sharded
 from warpmpc.mpc.parameters import check_names
@@ -125,7 +126,8 @@ def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments ar
     traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((state, data)))
     report = ProgressBar() if progress is True else progress
     if not report or traced:
-        end, seen = run(loop, steps, state, data, jnp.int32(start))
+        with ANNOUNCER.call():
+            end, seen = run(loop, steps, state, data, jnp.int32(start))
     else:
         end, seen = _in_parts(loop, steps, state, data, start, report)
     x = jnp.concatenate([state.x[:, None], seen.pop("x")], axis=1)
@@ -138,7 +140,8 @@ def _in_parts(
     length = chunk_length(steps)
     parts: list[dict[str, Any]] = []
     for done in range(0, steps, length):
-        state, seen = run(loop, length, state, data, jnp.int32(start + done))
+        with ANNOUNCER.call():
+            state, seen = run(loop, length, state, data, jnp.int32(start + done))
         jax.block_until_ready(state)
         parts.append(seen)
         report(done + length, steps)

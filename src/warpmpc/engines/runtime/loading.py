@@ -37,6 +37,7 @@ from warpmpc.codegen.cache import (
     distrusted_file,
     distrusted_folder,
 )
+from warpmpc.engines.runtime.announcing import ANNOUNCER
 
 STANDARD_ERROR = 2
 LOADED = (".o", ".cubin", ".ptx", ".meta")
@@ -84,7 +85,8 @@ def _load_sealed(kernel: wp.Kernel, device: wp.Device, block_dim: int) -> None:
     fault = fault_of(folder)
     if fault is not None:
         _discard(folder, fault.reason if fault.is_damage else None)
-    executable: Any = kernel.module.load(device, block_dim)
+    with ANNOUNCER.kernel(kernel.key, is_new=not loaded_files(folder)):
+        executable: Any = kernel.module.load(device, block_dim)
     # Warp may load as much as nothing of a damaged file; it would fail at the first launch.
     if not executable.get_kernel_hooks(kernel).forward:
         raise CodegenError(f"it has no entry point {kernel.key}")

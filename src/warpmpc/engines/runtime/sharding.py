@@ -128,6 +128,33 @@ def everywhere(place: Any) -> Any:
     return place
 
 
+def place_of(device: Any) -> tuple[str, int] | None:
+    """A device in terms that another process understands: platform, and number of the device."""
+    if device is None:
+        return None
+    if isinstance(device, NamedSharding):
+        raise ProblemError(
+            "A solver that spreads batches over a mesh cannot be pickled, because the mesh belongs "
+            "to this process; make the solver in the other process."
+        )
+    return device.platform, jax.devices(device.platform).index(device)
+
+
+def device_at(place: tuple[str, int] | None) -> Any:
+    """The device of this process for one of another; the first one where there are fewer."""
+    if place is None:
+        return None
+    platform, number = place
+    try:
+        found = jax.devices(platform)
+    except RuntimeError as reason:
+        raise ProblemError(
+            f'The solver was made for a device of the platform "{platform}", of which this process '
+            "has none; make it with another `device`."
+        ) from reason
+    return found[number if number < len(found) else 0]
+
+
 class _Whole:
     """The function on the whole batch, where nothing is split."""
 

@@ -25,6 +25,7 @@ from warpmpc.problem.ocp.inputs import (
     soft_rows,
 )
 from warpmpc.problem.ocp.lowering import Block, Formulation, Term, lower, named, table_of_names
+from warpmpc.problem.pickling import HoldsExpressions
 from warpmpc.problem.stage import SIDES, Soft, Stage
 
 SymbolsLike: TypeAlias = ca.SX | Mapping[str, ca.SX]
@@ -51,7 +52,7 @@ def _refuse_comparisons(*given: Any) -> None:
         )
 
 
-class OCP:
+class OCP(HoldsExpressions):
     """An optimal control problem over a horizon of N intervals with N + 1 nodes.
 
     Expressions are CasADi SX in x, u, p, p_stage, and in the attributes `x0` and `dt`.  They hold

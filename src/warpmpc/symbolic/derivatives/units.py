@@ -1,10 +1,10 @@
 """Units in which a problem is well scaled, and the problem in these units.
 
-Reads: an `MPCProblem` in the units of its user.  Produces: `Units`, a factor for every variable,
-row and the cost, and the problem after a change of variables ``z = S z'``, rows times R and cost
-times c.  All factors are powers of two, so nothing is rounded, and there are none where a problem
-is well scaled already.  They are found once, on the host, from what does not depend on an instance:
-bounds, defaults, a nominal trajectory, and cost and rows at a representative point.
+Reads: an `MPCProblem` in the units of its user.  Produces: `Units`, factors of variables, rows
+and the cost, and the problem after a change of variables ``z = S z'``, rows times R and cost times
+c.  All factors are powers of two, so nothing is rounded, and there are none where a problem is well
+scaled already.  They are found once, on the host, from what does not depend on an instance: bounds,
+defaults, a nominal trajectory, and cost and rows at a representative point.
 
 Entries of z with the same place within their node are one *kind* with one factor: states stay
 states over the horizon, and stages that were equal stay equal.
