@@ -42,7 +42,7 @@ from warpmpc.mpc.batching import (
     release,
     result_values,
 )
-from warpmpc.mpc.interior_point.choice import InteriorPointChoice, given_names
+from warpmpc.mpc.interior_point.choice import InteriorPointChoice
 from warpmpc.mpc.parameters import (
     ParameterPacker,
     Parameters,
@@ -131,8 +131,8 @@ class MPCSolver:
             )
         self._choice: IterationChoice | InteriorPointChoice
         if self.settings.method == "interior_point":
-            names = given_names(nominal=nominal, staged=staged)
-            self._choice = InteriorPointChoice(engine, self.programs, self.settings, names)
+            others = {"nominal": nominal, "staged": staged}
+            self._choice = InteriorPointChoice(engine, self.programs, self.settings, others)
             engine = self._choice.engine
         self._units = self._scaled_units(nominal)
         self.qp = self._qp_solver(engine, staged, nominal)
@@ -207,9 +207,7 @@ class MPCSolver:
 
     def _scaled_units(self, nominal: Any) -> UnitChange | None:
         """The units that the iteration works in; `programs` are in them from then on."""
-        settings = self.settings
-        scales = settings.converges and settings.method == "sqp" and settings.scaling == "auto"
-        if not scales:
+        if not self.settings.scales_problem:
             return None
         sizes = (self.problem.n_vars, self.problem.n_params)
         given = None if nominal is None else finite_vectors(nominal, sizes, self.dtype)
@@ -272,6 +270,10 @@ class MPCSolver:
     def _values_per_instance(self) -> int:
         return self._choice.kind.values()
 
+    def _values_in_parts(self) -> int:
+        """What decides how many instances are worked on at once; 0: the method sees to that."""
+        return 0 if self._choice.is_pooled else self._values_per_instance()
+
     def _program(
         self, function: Callable[..., Any], sensitivity: Callable[[], Sensitivity]
     ) -> BatchedCall:
@@ -280,7 +282,7 @@ class MPCSolver:
             sensitivity,
             self._read,
             self._part_size,
-            self._values_per_instance,
+            self._values_in_parts,
             1 if self._onchip else LANES,
         )
 
@@ -493,9 +495,8 @@ class MPCSolver:
 
     def _refuse_interior_point(self, name: str) -> None:
         if self.settings.method == "interior_point":
-            raise SettingsError(
-                f'`{name}` belongs to the SQP iteration; use method="sqp", or `solve`.'
-            )
+            message = f'`{name}` belongs to the SQP iteration; use method="sqp", or `solve`.'
+            raise SettingsError(message)
 
     def _packed(self, x0: ArrayLike | None, params: Params) -> Parameters:
         """The parameters in the form in which the caller passed them."""

@@ -6,9 +6,11 @@ the place of `mpc.sqp.choice.IterationChoice` in `MPCSolver`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 from warpmpc._errors import SettingsError
+from warpmpc.engines.runtime.ffi import has_gpu
 from warpmpc.mpc.batching import result_values
 from warpmpc.mpc.interior_point.linear_system import SOLVERS
 from warpmpc.mpc.interior_point.problem_functions import RowOrder
@@ -33,7 +35,11 @@ class InteriorPointChoice:
     is_three_launch = False
 
     def __init__(
-        self, engine: str, programs: StageEvaluator, settings: SQPSettings, given: tuple[str, ...]
+        self,
+        engine: str,
+        programs: StageEvaluator,
+        settings: SQPSettings,
+        others: Mapping[str, object],
     ):
         """Refuses what is wanted but impossible.
 
@@ -41,7 +47,7 @@ class InteriorPointChoice:
             engine: The engine that the caller wants.
             programs: Stage functions.
             settings: Settings.
-            given: Names of other arguments of the solver that the caller has given.
+            others: Arguments of the solver that the method has no use for; None: not given.
         """
         self.engine = _DEFAULT if engine == "auto" else engine
         if self.engine not in SOLVERS:
@@ -49,12 +55,18 @@ class InteriorPointChoice:
                 f'engine="{engine}" is not possible with method="interior_point", whose engines '
                 f'are {sorted(SOLVERS)}; use engine="auto".'
             )
-        if given:
+        given = next((name for name, value in others.items() if value is not None), None)
+        if given is not None:
             raise SettingsError(
-                f'`{given[0]}` has no effect with method="interior_point"; leave it out, or use '
+                f'`{given}` has no effect with method="interior_point"; leave it out, or use '
                 'method="sqp".'
             )
         self._programs, self._settings = programs, settings
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether few instances of a batch need memory at a time; see `Pool`."""
+        return not has_gpu()
 
     @property
     def reason(self) -> str:
@@ -87,8 +99,3 @@ class InteriorPointChoice:
             programs: Stage functions for one way to divide parameters into own and common ones.
         """
         return InteriorPointSolve(programs, self.engine, self._settings)
-
-
-def given_names(**arguments: object) -> tuple[str, ...]:
-    """Names of the arguments that are not None."""
-    return tuple(name for name, value in arguments.items() if value is not None)

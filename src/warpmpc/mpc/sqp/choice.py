@@ -183,6 +183,8 @@ class IterationChoice:
     of the choice may need the engine of the QPs, and is made on first use.
     """
 
+    is_pooled = False  # whether the iteration itself sees to how many instances need memory
+
     def __init__(
         self,
         engine: str,
