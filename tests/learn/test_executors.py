@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import learn_cases
 import pytest
 
+import warpmpc
 from warpmpc import SettingsError
 from warpmpc.learn import DataError, synthesize
 from warpmpc.learn.collect import ShardMaker, _task_of
@@ -64,12 +66,16 @@ sys.exit(main(["learn", "data", "learn_cases:task", *sys.argv[1:]]))
 SIZES = ("--rollouts", "16", "--shards", "8")
 
 
+def paths():
+    """Where other processes find the library and the modules of these tests."""
+    support, source = (Path(module.__file__).parent for module in (learn_cases, warpmpc))
+    return os.pathsep.join([str(support), str(source.parent)])
+
+
 def start(*arguments):
-    """The command in a process of its own, which finds the modules of these tests."""
-    support = os.path.dirname(learn_cases.__file__)
-    paths = os.pathsep.join([support, os.environ.get("PYTHONPATH", "")])
+    """The command in a process of its own."""
     command = [sys.executable, "-c", COMMAND, *SIZES, *arguments]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths})
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths()})
 
 
 @pytest.mark.slow
@@ -99,7 +105,7 @@ def test_killed_at_random_times_the_files_are_the_same(tmp_path):
 @pytest.mark.filterwarnings("ignore")
 def test_the_command_uses_a_cluster_by_its_address(tmp_path, monkeypatch, capfd):
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'warpmpc[ray]'")
-    monkeypatch.setenv("PYTHONPATH", os.path.dirname(learn_cases.__file__))
+    monkeypatch.setenv("PYTHONPATH", paths())
     here, there = tmp_path / "here", tmp_path / "there"
     assert start("--out", str(here)).wait(timeout=400) == 0
     about = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
@@ -119,7 +125,7 @@ def test_ray_with_a_killed_worker(small, data, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'warpmpc[ray]'")
     marker = tmp_path / "killed"
     monkeypatch.setenv("LEARN_CASES_KILL", str(marker))
-    monkeypatch.setenv("PYTHONPATH", os.path.dirname(learn_cases.__file__))
+    monkeypatch.setenv("PYTHONPATH", paths())
     task = learn_cases.task(factory="learn_cases:task_that_is_killed_once")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
