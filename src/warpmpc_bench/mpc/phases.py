@@ -28,8 +28,8 @@ PHASES: dict[str, tuple[str, ...]] = {
 }
 REST = "rest"
 _NAMED = 8  # kernels of the rest that a row lists
-# What Warp adds to the name of a kernel.
-_ADDED = re.compile(r"^.*__locals__|_[0-9a-f]{8}_cuda_kernel_forward$|_\d+$")
+# What Warp and our handler on the CPU add to the name of a kernel.
+_ADDED = re.compile(r"^.*__locals__|^warpmpc__|_[0-9a-f]{8}_cuda_kernel_forward$|_\d+$")
 _CUSTOM_CALL = re.compile(r'%?([\w.\-]+) = .*custom-call\(.*custom_call_target="([^"]+)"')
 
 

@@ -36,7 +36,7 @@ from warpmpc.codegen.native.dispatcher import (
 from warpmpc.engines.runtime.loading import load_kernel
 
 THREADS_VARIABLE = "WARPMPC_THREADS"
-TARGET = "warpmpc_launch"
+TARGET = "warpmpc__"  # before the name of a kernel, which shows in programs and traces
 _LOG = logging.getLogger(__name__)
 _MOST_THREADS = 1024
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -120,7 +120,8 @@ class Host:
         self._launch = prototype(ctypes.c_int, *kinds)(address["launch"])
         self._spent = prototype(ctypes.c_int64)(address["spent"])
         capsule = jax.ffi.pycapsule(ctypes.c_void_p(address["handle"]).value)
-        jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")
+        jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")  # fails at once, if at all
+        self._capsule, self._targets = capsule, set[str]()
         self.set_limit(cpu_threads())
         atexit.register(self.stop)
 
@@ -141,6 +142,14 @@ class Host:
     def seconds(self) -> float:
         """Time of all launches so far, from the first piece to the last."""
         return 1e-9 * self._spent()
+
+    def target(self, source: KernelSource) -> str:
+        """The name under which XLA knows the handler for this kernel."""
+        name = TARGET + source.name
+        if name not in self._targets:
+            jax.ffi.register_ffi_target(name, self._capsule, platform="cpu")
+            self._targets.add(name)
+        return name
 
     def know(self, source: KernelSource) -> int:
         """Compiles or loads the entry of a kernel; returns the number it is called by."""
@@ -176,7 +185,7 @@ class Host:
         kinds = {a.name: a.array_dtype(source.dtype) for a in declared if a.kind != "number"}
         shapes = {**{n: arrays[n].shape for n in changed}, **outputs}
         call = jax.ffi.ffi_call(
-            TARGET,
+            self.target(source),
             [jax.ShapeDtypeStruct(shapes[name], kinds[name]) for name in results],
             input_output_aliases={operands.index(name): i for i, name in enumerate(changed)},
         )
