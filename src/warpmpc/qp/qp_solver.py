@@ -92,8 +92,8 @@ class QPSolver:
             staged: Settings of the staged engine's kernels.
             soft_rows: Rows of A whose bounds may be violated at the price of `penalties`.
         """
-        settings, dtype = settings or ADMMSettings(), check_dtype(dtype)
         check_kind("settings", settings, ADMMSettings)
+        settings, dtype = ADMMSettings() if settings is None else settings, check_dtype(dtype)
         check_kind("staged", staged, StagedSettings)
         patterns = SparsePattern.from_scipy(P), SparsePattern.from_scipy(A)
         structure = QPStructure(*patterns, settings, dtype, soft_rows, row_classes)

@@ -27,7 +27,7 @@ import numpy as np
 
 from warpmpc._errors import CodegenError, PatternError, SettingsError
 from warpmpc.codegen.cache import load_text, store_text
-from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.admm_launch import UNCHECKED, LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.loading import load_together
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.launch import (
@@ -201,7 +201,7 @@ class LoopTimer:
         self, kernels: StagedKernels, K: jax.Array, Q: jax.Array, R: jax.Array, state: LoopState
     ) -> LoopState:
         data = LoopData(K, Q, Q, Q, Q[:, :1], Q[:, :1], scaled=False)
-        numbers = np.array([1e-6, 1.6, 1e-3, 1e-3, 1e-4, 1e-4])
+        numbers = np.array([1e-6, 1.6, 1e-3, 1e-3, 1e-4, 1e-4, 1, 1, 1])
         begin = jnp.asarray(0, dtype=jnp.int32)
         return kernels.iterate(kernels.factor(K), R, data, state, numbers, begin, self._limits)
 
@@ -229,9 +229,8 @@ def synthetic_loop(kernels: StagedKernels, tiles: int) -> tuple[LoopData, jax.Ar
         for name, row in rows.items()
     }
     Q, flags = arrays["Q"], jnp.ones((tiles, 1, LANES), dtype=jnp.int32)
-    report = jnp.zeros((tiles, 5, LANES), dtype=kernels.dtype)
     data = LoopData(arrays["K"], Q, Q, Q, Q[:, :1], Q[:, :1], scaled=False)
-    return data, arrays["R"], LoopState(arrays["X"], flags, flags, report)
+    return data, arrays["R"], LoopState.before(arrays["X"], flags, UNCHECKED)
 
 
 _LOG = logging.getLogger(__name__)
