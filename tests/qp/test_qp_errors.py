@@ -197,7 +197,7 @@ def refusals():
 
 class TestSettings:
     def test_tables_have_every_field(self):
-        others = {"sensitivity", "check_dualgap"}
+        others = {"sensitivity", "check_dualgap", "polish"}
         assert {field.name for field in fields(ADMMSettings)} == {*REALS, *COUNTS, *others}
 
     @pytest.mark.parametrize(("name", "what", "value"), list(refusals()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.sharding import in_auto_axes
 from warpmpc.engines.staged.tuning import Measured
 from warpmpc.qp.batching import on_batches, part_size
-from warpmpc.qp.linear_solvers.kkt_solvers import SparseEngine
+from warpmpc.qp.linear_solvers.kkt_solvers import KKTEngine, SparseEngine
 from warpmpc.qp.loops.general import ADMMLoop
 from warpmpc.qp.loops.kernels import tune_loop
 from warpmpc.qp.loops.registry import (
@@ -33,6 +33,7 @@ from warpmpc.qp.loops.registry import (
     check_request,
     engine_named,
 )
+from warpmpc.qp.polish import Polish, Polished, check_polish
 from warpmpc.qp.products import QPMatrices, with_spare
 from warpmpc.qp.scaling import QPData, initial_status
 from warpmpc.qp.sensitivity.active_set import KKTSensitivity, Sensitivity, apply_linear
@@ -130,6 +131,8 @@ class QPSolver:
         self.settings, self.dtype = structure.settings, structure.dtype
         self.n_vars, self.n_cons = structure.n_vars, structure.n_cons
         self._solve = jax.jit(self._solve_batch)
+        if self.settings.polish:
+            check_polish(structure, engine, exact=self._exact_solver is not None)
         if request.staged is not None:
             _ = self._built  # only the elimination tells whether these settings can be used
 
@@ -177,7 +180,8 @@ class QPSolver:
     @property
     def values_per_instance(self) -> int:
         """Number of values in memory while one instance is solved, an estimate from above."""
-        return self.loop.values_per_instance + self.structure.values_for_scaling
+        more = 0 if self._polish is None else self._polish.values_per_instance
+        return self.loop.values_per_instance + self.structure.values_for_scaling + more
 
     @property
     def bytes_per_instance(self) -> int:
@@ -218,9 +222,7 @@ class QPSolver:
             if self.dtype == "float32":
                 _LOG.warning("sensitivity lsq in float32 has two to three digits; use float64")
             return LSQSensitivity(structure)
-        wanted = self._wanted
-        # Both engines that "auto" chooses from have this one.
-        build = SparseEngine if wanted == "auto" else engine_named(wanted).sensitivity
+        wanted, build = self._wanted, self._exact_solver
         if build is None:
             raise SettingsError(
                 f'Engine "{wanted}" is too inexact for sensitivities: use engine="sparse", or '
@@ -274,11 +276,11 @@ class QPSolver:
         self,
         data: Sequence[ArrayLike],
         penalties: ArrayLike | None,
-        more: dict[str, tuple[ArrayLike, int]],
+        more: Mapping[str, tuple[ArrayLike, int]],
     ) -> tuple[list[jax.Array], *tuple[jax.Array, ...]]:
         """Penalties, then all other arrays: those of the data, and more with their lengths."""
         lengths = (self.P_pattern.nnz, self.n_vars, self.A_pattern.nnz, self.n_cons, self.n_cons)
-        sizes = dict(zip(_DATA, zip(data, lengths, strict=True), strict=True)) | more
+        sizes = {**dict(zip(_DATA, zip(data, lengths, strict=True), strict=True)), **more}
         arrays = [
             check_array(array, name, size, self.dtype) for name, (array, size) in sizes.items()
         ]
@@ -403,7 +405,31 @@ class QPSolver:
             jnp.where(hopeless, jnp.nan, scalar)
             for scalar in (end.residuals.primal, end.residuals.dual, objective)
         )
-        return x, y, objective, (s, end.status, end.iterations, primal, dual)
+        at = Polished(x, s, y, objective, primal, dual)
+        if self._polish is not None:
+            solved = end.status == Status.SOLVED
+            at = self._polish(data, at, solved if active is None else solved & active)
+        return at.x, at.y, at.objective, (at.s, end.status, end.iterations, at.primal, at.dual)
+
+    @cached_property
+    def _polish(self) -> Polish | None:
+        if not self.settings.polish:
+            return None
+        build = self._exact_solver
+        assert build is not None
+        found = Polish(build(self.structure), self.structure)
+        if found.lanes != self.lanes:
+            raise SettingsError(
+                f'Engine "{self._wanted}" has groups of {self.lanes} instances and cannot be '
+                f"polished, which takes {found.lanes}; leave polish False."
+            )
+        return found
+
+    @property
+    def _exact_solver(self) -> Callable[[QPStructure], KKTEngine] | None:
+        """Builds the linear solver for one exact solve; None: the engine has none."""
+        # Both engines that "auto" chooses from have this one.
+        return SparseEngine if self._wanted == "auto" else engine_named(self._wanted).sensitivity
 
     def _iterate_jvp(self, primals: tuple[Any, ...], tangents: tuple[Any, ...]):
         """Implicit differentiation: the start of the iteration has no influence."""
