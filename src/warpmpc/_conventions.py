@@ -18,7 +18,17 @@ class FactorStatus(IntEnum):
 
 
 class Status(IntEnum):
-    """Outcome of a quadratic program, per instance."""
+    """Outcome of a quadratic program, per instance.
+
+    SOLVED: residuals, and the duality gap if it is asked for, are within tolerance.
+    MAX_ITER: they are not (yet).
+    PRIMAL_INFEASIBLE: no point satisfies the rows.
+    DUAL_INFEASIBLE: the cost is unbounded below.
+    NON_FINITE: data or iterates are not finite.
+    INVALID_BOUNDS: bounds are crossed, or a penalty is negative.
+    NON_CONVEX: P has a direction of negative curvature; x is where the iteration ended, which need
+        not be a minimiser.
+    """
 
     SOLVED = 0
     MAX_ITER = 1
@@ -26,6 +36,7 @@ class Status(IntEnum):
     DUAL_INFEASIBLE = 3
     NON_FINITE = 4
     INVALID_BOUNDS = 5
+    NON_CONVEX = 6
 
 
 class MPCStatus(IntEnum):
@@ -47,7 +58,7 @@ class MPCStatus(IntEnum):
 
 
 class GradientStatus(IntEnum):
-    """Whether an instance has a gradient: see `MPCSolver.gradient_status`.
+    """Whether an instance has a gradient: see `gradient_status` of `MPCSolver` and `QPSolver`.
 
     VALID: it has.
     NOT_CONVERGED: it is zero, because the instance has no solution to differentiate at.

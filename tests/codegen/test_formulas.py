@@ -25,7 +25,14 @@ from warpmpc.qp.scaling import (
     row_factors,
 )
 from warpmpc.qp.soft import Penalties, Side, SoftRows
-from warpmpc.qp.termination import is_dual_infeasible, is_primal_infeasible, is_solved
+from warpmpc.qp.termination import (
+    DualityGap,
+    duality_gap,
+    is_dual_infeasible,
+    is_primal_infeasible,
+    is_reference,
+    is_solved,
+)
 
 SETTINGS = ADMMSettings(relaxation=1.6, sigma=1e-2)
 N_ARGUMENTS = 8
@@ -52,7 +59,9 @@ NATIVE = {
     "soft_s": "CLIP(a0, a1, a2) + GIVE(SCALAR, a0, CLIP(a0, a1, a2), a3, a4, a5, a6)",
     "is_solved": "IS_SOLVED(a0, a1, a2, a3, a4, a5)",
     "is_dual_infeasible": "IS_DUAL_INFEASIBLE(a0, a1, a2, a3, a4, a4 * a0)",
-    "is_primal_infeasible": "IS_PRIMAL_INFEASIBLE(a0, a1, a2, a3)",
+    "is_primal_infeasible": "IS_PRIMAL_INFEASIBLE(a0, a1, a2, a3, a4)",
+    "closes_gap": "CLOSES_GAP(a0, a1, a2, a3, a4)",
+    "is_reference": "IS_REFERENCE((int)a0)",
 }
 BODY = (
     "#define OMEGA (SCALAR)1.6\n#define SIGMA (SCALAR)1e-2\n"
@@ -287,11 +296,46 @@ def test_verdict_solved(dtype, eps_abs, eps_rel):
     sizes = (0.0, 1e-4, 1e-3, 1.0, np.inf, np.nan)
     of_qp = [np.abs(a) for a in values(dtype, sizes, sizes, sizes, sizes, n_random=2000)]
     settings = replace(SETTINGS, eps_abs=eps_abs, eps_rel=eps_rel)
-    expected = flat(is_solved(Residuals(*map(rows, of_qp)), settings))
+    expected = flat(is_solved(Residuals(*map(rows, of_qp)), None, settings))
     limits = np.array(eps_abs, dtype), np.array(eps_rel, dtype)
     found = native("is_solved", *of_qp, *limits) != 0
     np.testing.assert_array_equal(found, expected)
     assert 0 < found.sum() < found.size
+
+
+@pytest.mark.parametrize(("eps_abs", "eps_rel"), [(1e-3, 0.0), (0.0, 1e-2), (1e-4, 1e-3)])
+def test_verdict_gap(dtype, eps_abs, eps_rel):
+    sizes = (0.0, -1e-4, 1e-3, 1.0, -1.0, -1.0001, 1e8, np.inf, np.nan)
+    terms = values(dtype, sizes, sizes, sizes, n_random=2000)
+    settings = replace(SETTINGS, eps_abs=eps_abs, eps_rel=eps_rel)
+    expected = flat(DualityGap(*map(rows, terms)).is_closed(settings))
+    limits = np.array(eps_abs, dtype), np.array(eps_rel, dtype)
+    with no_warning():
+        found = native("closes_gap", *terms, *limits) != 0
+    np.testing.assert_array_equal(found, expected)
+    assert 0 < found.sum() < found.size
+
+
+def test_gap_of_soft_rows_is_that_of_fenchel():
+    """With y a slope of the penalty g at s, y's is g(s) and its conjugate at y together."""
+    rng = np.random.default_rng(0)
+    v, linear, quadratic, rho = 4 * rng.normal(size=50), *rng.uniform(0.1, 2, (3, 50))
+    lower, upper = -rng.uniform(0.1, 1, 50), rng.uniform(0.1, 1, 50)
+    side = Side(rows(linear), rows(quadratic))
+    bounds = Projection(rows(lower), rows(upper), Penalties(side, side).proximal(rows(rho)))
+    s = flat(bounds(rows(v)))
+    y = rho * (v - s)
+    excess = np.maximum(s - upper, 0) + np.maximum(lower - s, 0)
+    cost = linear * excess + quadratic / 2 * excess**2
+    trial = np.linspace(-60, 60, 200_001)[:, None]
+    beyond = np.maximum(trial - upper, 0) + np.maximum(lower - trial, 0)
+    conjugate = (y * trial - linear * beyond - quadratic / 2 * beyond**2).max(axis=0)
+    one = jnp.zeros((1, 1, 1))
+    data = QPData(one, one, one, rows(lower), rows(upper))
+    gap = duality_gap(data, scalar_products("float64"), one, rows(s), rows(y))
+    np.testing.assert_allclose(gap.held.item(), (cost + conjugate).sum(), rtol=1e-4)
+    assert (excess > 0).any()
+    assert (excess == 0).any()
 
 
 def scalar_products(dtype):
@@ -326,6 +370,34 @@ def test_verdict_primal_infeasible(dtype):
     expected = np.ravel(is_primal_infeasible(data, products, each_alone(dy), SETTINGS))
     support = upper * np.maximum(dy, 0) + lower * np.minimum(dy, 0)
     eps = np.array(SETTINGS.eps_prim_inf, dtype)
-    found = native("is_primal_infeasible", np.abs(dy), support, np.abs(A * dy), eps) != 0
+    sums = np.abs(dy), support, np.abs(support), np.abs(A * dy)
+    found = native("is_primal_infeasible", *sums, eps) != 0
     np.testing.assert_array_equal(found, expected)
     assert 0 < found.sum() < found.size
+
+
+def test_support_that_is_rounding_certifies_nothing(dtype):
+    """Two rows with the same normal, whose bounds differ by what the sums round."""
+    step = np.finfo(dtype).eps
+    beyond = np.array([0, 1, 2, 4, 30, 100, 1e4], dtype)
+    upper = jnp.stack([jnp.asarray(1 - beyond * step, dtype), jnp.full(7, np.inf, dtype)], axis=1)
+    lower = jnp.stack([jnp.full(7, -np.inf, dtype), jnp.ones(7, dtype)], axis=1)
+    dy = jnp.tile(jnp.asarray([1.0, -1.0], dtype)[None, :, None], (7, 1, 1))
+    data = QPData(dy, dy, dy, lower[..., None], upper[..., None])
+    products = SimpleNamespace(
+        AT=SimpleNamespace(product=lambda _, y: y.sum(axis=1, keepdims=True))
+    )
+    expected = np.ravel(is_primal_infeasible(data, products, dy, SETTINGS))
+    support = (np.asarray(upper[:, 0]) - 1).astype(dtype)
+    one = np.ones_like(support)
+    eps = np.array(SETTINGS.eps_prim_inf, dtype)
+    found = native("is_primal_infeasible", one, support, one + one, 0 * one, eps) != 0
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found, beyond > 20)
+
+
+def test_references_of_certificates(dtype):
+    checks = np.arange(1, 500)
+    expected = np.asarray(is_reference(checks))
+    np.testing.assert_array_equal(native("is_reference", checks.astype(dtype)) != 0, expected)
+    assert checks[expected].tolist()[:9] == [1, 2, 3, 4, 6, 8, 12, 16, 24]

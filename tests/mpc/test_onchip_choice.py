@@ -21,6 +21,7 @@ IMPOSSIBLE = {
     "fused=False is for engines of several launches": {"fused": False},
     "QPs are scaled": {"qp": replace(FIXED_QP, scaling=2)},
     "rho is adapted": {"qp": ADMMSettings(scaling=0, check_every=5)},
+    "QPs are polished": {"qp": replace(FIXED_QP, polish=True)},
     "Hessian blocks are projected": {"hessian": "exact", "convexify": "project"},
 }
 

@@ -122,6 +122,7 @@ IMPOSSIBLE = {
     "the number of SQP iterations is not fixed": {"mode": "converge"},
     "QPs are scaled": {"qp": replace(FIXED_QP, scaling=2)},
     "rho is adapted": {"qp": ADMMSettings(scaling=0, check_every=5)},
+    "QPs are polished": {"qp": replace(FIXED_QP, polish=True)},
     "Hessian blocks are projected": {"hessian": "exact"},
     "the ladder of steps is too long": {
         "line_search": LineSearchSettings(decay=0.9, step_min=1e-3),

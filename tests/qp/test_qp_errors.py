@@ -32,11 +32,23 @@ class TestPatterns:
             (EYE, sp.csc_matrix(np.ones((2, 4))), "A has 4 columns but P has 3; they must match"),
             (np.eye(3), ROWS, "Expected a SciPy sparse matrix, got ndarray"),
             (EYE, np.ones((2, 3)), "Expected a SciPy sparse matrix, got ndarray"),
+            (1j * EYE, ROWS, "Expected a matrix of real numbers, got dtype complex128"),
+            (
+                EYE,
+                ROWS.astype("complex64"),
+                "of real numbers, got dtype complex64: solvers",
+            ),
         ],
     )
     def test_refused(self, P, A, message):
         with pytest.raises(PatternError, match=message):
             QPSolver(P, A)
+
+    @pytest.mark.parametrize("settings", [{}, [], 0, False, "default", ADMMSettings])
+    def test_settings_of_another_type(self, settings):
+        """Also what counts as false: only None stands for the defaults."""
+        with pytest.raises(SettingsError, match="settings must be ADMMSettings, got "):
+            QPSolver(EYE, ROWS, settings)
 
     def test_every_format_and_the_full_matrix_are_taken(self):
         full = sp.csr_array(np.ones((3, 3)))
@@ -186,7 +198,8 @@ def refusals():
 
 class TestSettings:
     def test_tables_have_every_field(self):
-        assert {field.name for field in fields(ADMMSettings)} == {*REALS, *COUNTS, "sensitivity"}
+        others = {"sensitivity", "check_dualgap", "polish"}
+        assert {field.name for field in fields(ADMMSettings)} == {*REALS, *COUNTS, *others}
 
     @pytest.mark.parametrize(("name", "what", "value"), list(refusals()))
     def test_refused(self, name, what, value):
@@ -241,7 +254,7 @@ class TestSettings:
 
 def test_status_names():
     names = "SOLVED MAX_ITER PRIMAL_INFEASIBLE DUAL_INFEASIBLE NON_FINITE INVALID_BOUNDS"
-    assert [status.name for status in Status] == names.split()
+    assert [status.name for status in Status] == [*names.split(), "NON_CONVEX"]
     assert Status.SOLVED == 0
 
 

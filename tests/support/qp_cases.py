@@ -321,6 +321,8 @@ OSQP_STATUS = {
     osqp.SolverStatus.OSQP_DUAL_INFEASIBLE: Status.DUAL_INFEASIBLE,
     # What OSQP calls the last iterate when it is within ten times the tolerance.
     osqp.SolverStatus.OSQP_SOLVED_INACCURATE: Status.MAX_ITER,
+    osqp.SolverStatus.OSQP_PRIMAL_INFEASIBLE_INACCURATE: Status.MAX_ITER,
+    osqp.SolverStatus.OSQP_DUAL_INFEASIBLE_INACCURATE: Status.MAX_ITER,
 }
 OSQP_FIXED = {
     "scaling": 0,

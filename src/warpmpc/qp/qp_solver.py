@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Self
 
@@ -18,12 +18,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from warpmpc._checks import ArrayLike, check_array, check_dtype, check_kind
+from warpmpc._conventions import GradientStatus
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.announcing import ANNOUNCER
 from warpmpc.engines.runtime.sharding import in_auto_axes
 from warpmpc.engines.staged.tuning import Measured
 from warpmpc.qp.batching import on_batches, part_size
-from warpmpc.qp.linear_solvers.kkt_solvers import SparseEngine
+from warpmpc.qp.linear_solvers.kkt_solvers import KKTEngine, SparseEngine
 from warpmpc.qp.loops.general import ADMMLoop
 from warpmpc.qp.loops.kernels import tune_loop
 from warpmpc.qp.loops.registry import (
@@ -33,6 +34,7 @@ from warpmpc.qp.loops.registry import (
     check_request,
     engine_named,
 )
+from warpmpc.qp.polish import Polish, Polished, check_polish
 from warpmpc.qp.products import QPMatrices, with_spare
 from warpmpc.qp.scaling import QPData, initial_status
 from warpmpc.qp.sensitivity.active_set import KKTSensitivity, Sensitivity, apply_linear
@@ -43,6 +45,7 @@ from warpmpc.qp.types import ADMMSettings, QPSolution, QPWarmStart, StagedSettin
 from warpmpc.symbolic.pattern import SparsePattern
 
 _LOG = logging.getLogger(__name__)
+_DATA = ("P_vals", "q", "A_vals", "lower", "upper")
 
 
 class QPSolver:
@@ -94,7 +97,7 @@ class QPSolver:
             soft_rows: Rows of A whose bounds may be violated at the price of `penalties`.
         """
         check_kind("settings", settings, ADMMSettings)
-        settings, dtype = settings or ADMMSettings(), check_dtype(dtype)
+        settings, dtype = ADMMSettings() if settings is None else settings, check_dtype(dtype)
         check_kind("staged", staged, StagedSettings)
         patterns = SparsePattern.from_scipy(P), SparsePattern.from_scipy(A)
         structure = QPStructure(*patterns, settings, dtype, soft_rows, row_classes)
@@ -148,6 +151,8 @@ class QPSolver:
         self.settings, self.dtype = structure.settings, structure.dtype
         self.n_vars, self.n_cons = structure.n_vars, structure.n_cons
         self._solve = jax.jit(self._solve_batch)
+        if self.settings.polish:
+            check_polish(structure, engine, exact=self._exact_solver is not None)
         if request.staged is not None:
             _ = self._built  # only the elimination shows whether these settings can be used
 
@@ -195,7 +200,8 @@ class QPSolver:
     @property
     def values_per_instance(self) -> int:
         """Number of values in memory while one instance is solved, an estimate from above."""
-        return self.loop.values_per_instance + self.structure.values_for_scaling
+        more = 0 if self._polish is None else self._polish.values_per_instance
+        return self.loop.values_per_instance + self.structure.values_for_scaling + more
 
     @property
     def bytes_per_instance(self) -> int:
@@ -236,9 +242,7 @@ class QPSolver:
             if self.dtype == "float32":
                 _LOG.warning("sensitivity lsq in float32 has two to three digits; use float64")
             return LSQSensitivity(structure)
-        wanted = self._wanted
-        # Both engines that "auto" chooses from have this one.
-        build = SparseEngine if wanted == "auto" else engine_named(wanted).sensitivity
+        wanted, build = self._wanted, self._exact_solver
         if build is None:
             raise SettingsError(
                 f'Engine "{wanted}" is too inexact for sensitivities: use engine="sparse", or '
@@ -280,18 +284,25 @@ class QPSolver:
                 quadratic lower, quadratic upper, in the order of `soft_rows`.  A violation e of a
                 side costs ``linear e + quadratic / 2 e^2``; inf keeps the side hard.
         """
-        sizes = {
-            "P_vals": (P_vals, self.P_pattern.nnz),
-            "q": (q, self.n_vars),
-            "A_vals": (A_vals, self.A_pattern.nnz),
-            "lower": (lower, self.n_cons),
-            "upper": (upper, self.n_cons),
-        }
         check_kind("warm_start", warm_start, QPWarmStart)
+        more = {}
         if warm_start is not None:
-            sizes["warm_start.x"] = (warm_start.x, self.n_vars)
-            sizes["warm_start.s"] = (warm_start.s, self.n_cons)
-            sizes["warm_start.y"] = (warm_start.y, self.n_cons)
+            more["warm_start.x"] = (warm_start.x, self.n_vars)
+            more["warm_start.s"] = (warm_start.s, self.n_cons)
+            more["warm_start.y"] = (warm_start.y, self.n_cons)
+        data = self._checked((P_vals, q, A_vals, lower, upper), penalties, more)
+        with ANNOUNCER.call():
+            return self._solve(*data)
+
+    def _checked(
+        self,
+        data: Sequence[ArrayLike],
+        penalties: ArrayLike | None,
+        more: Mapping[str, tuple[ArrayLike, int]],
+    ) -> tuple[list[jax.Array], *tuple[jax.Array, ...]]:
+        """Penalties, then all other arrays: those of the data, and more with their lengths."""
+        lengths = (self.P_pattern.nnz, self.n_vars, self.A_pattern.nnz, self.n_cons, self.n_cons)
+        sizes = {**dict(zip(_DATA, zip(data, lengths, strict=True), strict=True)), **more}
         arrays = [
             check_array(array, name, size, self.dtype) for name, (array, size) in sizes.items()
         ]
@@ -299,8 +310,74 @@ class QPSolver:
         leading = {array.shape[:-1] for array in (*arrays, *soft)}
         if len(leading) > 1:
             raise ProblemError(f"All arguments need the same leading axes, got {sorted(leading)}.")
-        with ANNOUNCER.call():
-            return self._solve(soft, *arrays)
+        return soft, *arrays
+
+    @in_auto_axes
+    def gradient_status(
+        self, solution: QPSolution, *data: ArrayLike, cotangent: ArrayLike | None = None
+    ) -> jax.Array:
+        """Which instances of a solution have a gradient: `GradientStatus`, inside `jax.jit`, too.
+
+        Gradients that cannot be trusted are zero.  This solves the linear system of reverse mode
+        once and says for each instance whether it succeeded.
+
+        Args:
+            solution: Result of `solve`.
+            data: What it was solved for: P_vals, q, A_vals, lower, upper; with soft rows also the
+                penalties.
+            cotangent: Derivative of your loss with respect to x, ``[..., n]`` or ``[n]``.  None:
+                one that moves all variables.
+        """
+        if not isinstance(solution, QPSolution):
+            raise ProblemError(
+                f"solution must be a QPSolution of `solve`, got {type(solution).__name__}."
+            )
+        names = [*_DATA, "penalties"][: 5 + (self.structure.soft is not None)]
+        if len(data) != len(names):
+            raise ProblemError(
+                f"gradient_status needs the data of the solve, {len(names)} arrays: "
+                f"{', '.join(names)}; got {len(data)}."
+            )
+        start = solution.warm_start
+        more = {
+            "solution.x": (solution.x, self.n_vars),
+            "solution.s": (start.s, self.n_cons),
+            "solution.y": (solution.y, self.n_cons),
+        }
+        soft, *arrays = self._checked(data[:5], data[5] if data[5:] else None, more)
+        if cotangent is None:
+            signs = np.where(np.random.default_rng(0).random(self.n_vars) < 0.5, -1.0, 1.0)
+            bars = jnp.asarray(signs, dtype=self.dtype)
+        else:
+            bars = check_array(cotangent, "cotangent", self.n_vars, self.dtype)
+        bars = jnp.broadcast_to(bars, solution.x.shape)
+        return self._gradient_status(soft, solution.status, bars, *arrays)
+
+    @cached_property
+    def _gradient_status(self) -> Callable[..., jax.Array]:
+        found = self.sensitivity
+        needed = found.values_per_instance + self.structure.n_data
+        judge = self._on_batches(self._judge_gradient, found.lanes, needed)
+
+        def of_batch(soft: list[jax.Array], status: jax.Array, *arrays: jax.Array) -> jax.Array:
+            x_bar, *rest = (array.reshape(status.size, array.shape[-1]) for array in arrays)
+            data = with_spare(self.n_cons, *rest) if self.structure.n_spare else rest
+            penalties = (array.reshape(status.size, array.shape[-1]) for array in soft)
+            qp = QPData(*data[:5], *penalties)
+            found = judge(qp, tuple(data[5:]), status.reshape(status.size, 1), x_bar)
+            return found.reshape(status.shape)
+
+        return jax.jit(of_batch)
+
+    def _judge_gradient(
+        self, data: QPData, end: tuple[jax.Array, ...], status: jax.Array, x_bar: jax.Array
+    ) -> jax.Array:
+        x, s, y = end
+        at = self._point(data, x, s, y, status)
+        bars = jnp.where(at.valid, x_bar, 0), jnp.zeros_like(y)
+        trusted = self.sensitivity.is_solved(at, *bars)
+        found = jnp.where(trusted, GradientStatus.VALID, GradientStatus.UNSOLVED)
+        return jnp.where(at.valid, found, GradientStatus.NOT_CONVERGED).astype(jnp.int32)
 
     def _solve_batch(self, soft: list[jax.Array], *arrays: jax.Array) -> QPSolution:
         leading, n_cons = arrays[0].shape[:-1], self.n_cons
@@ -350,19 +427,48 @@ class QPSolver:
             jnp.where(hopeless, jnp.nan, scalar)
             for scalar in (end.residuals.primal, end.residuals.dual, objective)
         )
-        return x, y, objective, (s, end.status, end.iterations, primal, dual)
+        at = Polished(x, s, y, objective, primal, dual)
+        if self._polish is not None:
+            solved = end.status == Status.SOLVED
+            at = self._polish(data, at, solved if active is None else solved & active)
+        return at.x, at.y, at.objective, (at.s, end.status, end.iterations, at.primal, at.dual)
+
+    @cached_property
+    def _polish(self) -> Polish | None:
+        if not self.settings.polish:
+            return None
+        build = self._exact_solver
+        assert build is not None
+        found = Polish(build(self.structure), self.structure)
+        if found.lanes != self.lanes:
+            raise SettingsError(
+                f'Engine "{self._wanted}" has groups of {self.lanes} instances and cannot be '
+                f"polished, which takes {found.lanes}; leave polish False."
+            )
+        return found
+
+    @property
+    def _exact_solver(self) -> Callable[[QPStructure], KKTEngine] | None:
+        """Builds the linear solver for one exact solve; None: the engine has none."""
+        # Both engines that "auto" chooses from have this one.
+        return SparseEngine if self._wanted == "auto" else engine_named(self._wanted).sensitivity
 
     def _iterate_jvp(self, primals: tuple[Any, ...], tangents: tuple[Any, ...]):
         """Implicit differentiation: the start of the iteration has no influence."""
         derivatives = self._derivatives
         data, start = primals
         x, y, objective, rest = self._run(data, start)
-        valid = self._differentiable(rest[1])
-        x_there, y_there, s_there = (jnp.where(valid, array, 0) for array in (x, y, rest[0]))
-        s_soft = None if self.structure.soft is None else s_there
-        point = Point(data, x_there, y_there, valid, s_soft)
+        point = self._point(data, x, rest[0], y, rest[1])
         changes = apply_linear(*derivatives, point, tangents[0])
         return (x, y, objective, rest), (*changes, jax.tree.map(no_tangent, rest))
+
+    def _point(
+        self, data: QPData, x: jax.Array, s: jax.Array, y: jax.Array, status: jax.Array
+    ) -> Point:
+        """Where to differentiate."""
+        valid = self._differentiable(status)
+        x, s, y = (jnp.where(valid, array, 0) for array in (x, s, y))
+        return Point(data, x, y, valid, None if self.structure.soft is None else s)
 
     def _differentiable(self, status: jax.Array) -> jax.Array:
         """Instances that are solved, or iterated as often as the caller fixed beforehand."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,9 @@ from warpmpc.qp.products import QPMatrices, norm, total
 from warpmpc.qp.scaling import QPData, Residuals
 from warpmpc.qp.soft import Penalties
 from warpmpc.qp.types import INFINITY, ADMMSettings, Status
+
+# Sums whose terms cancel to this share of their sizes are as good as zero.
+_ROUNDING = {"float32": 1e-6, "float64": 1e-15}
 
 
 def residuals(
@@ -30,11 +34,52 @@ def residuals(
     )
 
 
-def is_solved(r: Residuals, settings: ADMMSettings) -> jax.Array:
-    """Whether both residuals are within tolerance."""
+@dataclass(frozen=True, eq=False)
+class DualityGap:
+    """The terms x'Px, q'x and y's of the gap of an instance, ``[groups, 1, lanes]`` each.
+
+    y lies in the normal cone of the bounds at s, or is the slope of a penalty there.  So y's is the
+    support function of the bounds at y, of soft rows that of the penalties and what they cost at s.
+    """
+
+    curved: jax.Array
+    linear: jax.Array
+    held: jax.Array
+
+    def is_closed(self, settings: ADMMSettings) -> jax.Array:
+        """Whether it is within tolerance."""
+        gap = jnp.abs(self.curved + self.linear + self.held)
+        size = jnp.maximum(jnp.abs(self.linear), jnp.abs(self.held))
+        size = jnp.maximum(jnp.abs(self.curved), size)
+        return gap <= settings.absolute_tolerance + settings.relative_tolerance * size
+
+
+def duality_gap(
+    data: QPData, matrices: QPMatrices, x: jax.Array, s: jax.Array, y: jax.Array
+) -> DualityGap:
+    """The gap of unscaled iterates."""
+    Px = matrices.P.product(data.P, x)
+    return DualityGap(total(Px * x), total(data.q * x), total(y * s))
+
+
+def is_solved(r: Residuals, gap: DualityGap | None, settings: ADMMSettings) -> jax.Array:
+    """Whether both residuals are within tolerance, and the gap where it is asked for."""
     primal = r.primal <= settings.absolute_tolerance + settings.relative_tolerance * r.primal_scale
     dual = r.dual <= settings.absolute_tolerance + settings.relative_tolerance * r.dual_scale
-    return primal & dual
+    within = primal & dual
+    return within if gap is None else within & gap.is_closed(settings)
+
+
+def is_reference(checks: jax.Array) -> jax.Array:
+    """Whether certificates compare with the iterate after so many checks, until the next such one.
+
+    Every direction may be a certificate, also the change over many iterations.  What an infeasible
+    problem adds to y in each is always the same, and y is the sum: over a span that grows with it
+    the change keeps its digits, over a single iteration float32 loses them.  So the references are
+    the powers of two and one and a half times them: spans grow up to a third of all iterations.
+    """
+    lowest_bit = checks & -checks
+    return (checks == lowest_bit) | (checks == 3 * lowest_bit)
 
 
 def is_primal_infeasible(
@@ -56,8 +101,9 @@ def is_primal_infeasible(
     upper, lower = jnp.where(no_upper, 0, data.upper), jnp.where(no_lower, 0, data.lower)
     support = upper * jnp.maximum(dy, 0) + lower * jnp.minimum(dy, 0)
     gap = total(support)
+    enough = -_ROUNDING[str(dy.dtype)] * total(jnp.abs(support))
     small = norm(matrices.AT.product(data.A, dy)) <= settings.eps_prim_inf * size
-    return (size > settings.eps_prim_inf) & (gap < 0) & small
+    return (size > settings.eps_prim_inf) & (gap < enough) & small
 
 
 def is_dual_infeasible(
@@ -76,7 +122,7 @@ def is_dual_infeasible(
     size = norm(dx)
     limit = settings.eps_dual_inf * size
     change = total(data.q * dx)
-    flat = norm(matrices.P.product(data.P, dx)) <= limit
+    curvature = norm(matrices.P.product(data.P, dx))
     Adx = matrices.A.product(data.A, dx)
     has_upper, has_lower = data.upper < INFINITY, data.lower > -INFINITY
     if penalties is not None:
@@ -86,12 +132,24 @@ def is_dual_infeasible(
         has_upper &= ~upper.soft | (upper.quadratic > 0)
         has_lower &= ~lower.soft | (lower.quadratic > 0)
     stays = ~(((Adx > limit) & has_upper) | ((Adx < -limit) & has_lower)).any(axis=1, keepdims=True)
+    # Beside the slope as well: every P is flat if the cost is in small enough units.
+    flat = (curvature <= limit) & (curvature <= -settings.eps_dual_inf * change)
     return (size > settings.eps_dual_inf) & (change < 0) & flat & stays
+
+
+def with_curvature(status: jax.Array, bends_down: jax.Array) -> jax.Array:
+    """The final status where the cost has been found to bend down.
+
+    The iteration may end at a maximiser or a saddle, so its solutions are none.  What shows that
+    there is no solution at all shows it for every P.
+    """
+    ended = (status == Status.SOLVED) | (status == Status.MAX_ITER)
+    return jnp.where(bends_down & ended, Status.NON_CONVEX, status)
 
 
 def verdict(
     before: jax.Array,
-    r: Residuals,
+    solved: jax.Array,
     certificates: Callable[[], tuple[jax.Array, jax.Array]],
     is_last: jax.Array,
     settings: ADMMSettings,
@@ -104,12 +162,12 @@ def verdict(
 
     Args:
         before: Status before the check.
-        r: Residuals of the unscaled QP.
+        solved: Whether each instance is solved.
         certificates: Computes whether each instance is primal, and dual, infeasible.
         is_last: Whether this is the last iteration.
         settings: Settings with the tolerances.
     """
-    running, solved, status = before == Status.MAX_ITER, is_solved(r, settings), before
+    running, status = before == Status.MAX_ITER, before
     if not settings.check_every:
         return jnp.where(running & is_last & solved, Status.SOLVED, status)
     impossible, unbounded = certificates()

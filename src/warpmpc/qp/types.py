@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc._checks import ArrayLike, check_choice, check_count, check_real
+from warpmpc._checks import ArrayLike, check_choice, check_count, check_flag, check_real
 from warpmpc._conventions import INFINITY as INFINITY
 from warpmpc._conventions import RowClass as RowClass
 from warpmpc._conventions import Status as Status
@@ -36,6 +36,10 @@ class ADMMSettings:
         eps_prim_inf: Tolerance of primal infeasibility certificates.
         eps_dual_inf: Tolerance of dual infeasibility certificates.
         check_every: Iterations between termination checks; 0: always `max_iter` iterations.
+        check_dualgap: Whether the duality gap has to be within the tolerances as well; without it
+            the cost may be far off where residuals are small.
+        polish: Whether solved instances take one step on their active set, where residuals fall
+            by it.
         adaptive_rho_every: Iterations between adaptations of rho; 0: never.
         adaptive_rho_tolerance: Rho changes (K is factorised again) only by more than this factor.
         scaling: Passes of Ruiz equilibration per instance; 0: none.
@@ -56,6 +60,8 @@ class ADMMSettings:
     eps_prim_inf: float = 1e-4
     eps_dual_inf: float = 1e-4
     check_every: int = 25
+    check_dualgap: bool = True
+    polish: bool = False
     adaptive_rho_every: int = 50
     adaptive_rho_tolerance: float = 5.0
     scaling: int = 10
@@ -79,6 +85,8 @@ class ADMMSettings:
         if self.max_batch is not None:
             check_count(self, "max_batch", 32, or_else="; None: what the memory holds")
         check_choice(self, "sensitivity", ("kkt", "lsq"))
+        check_flag(self, "check_dualgap")
+        check_flag(self, "polish")
         if self.check_every and self.adaptive_rho_every % self.check_every:
             raise SettingsError(
                 f"adaptive_rho_every ({self.adaptive_rho_every}) must be a multiple of check_every "

@@ -69,8 +69,11 @@ class SparsePattern:
         given = cast(Any, matrix)  # the stubs of SciPy know little of the common base
         if len(given.shape) != 2:
             raise PatternError(f"Expected a matrix, got a sparse array of shape {given.shape}.")
-        if np.issubdtype(given.dtype, np.complexfloating):
-            raise PatternError("The matrix has complex values; matrices of a QP are real.")
+        if given.dtype.kind not in "biuf":
+            raise PatternError(
+                f"Expected a matrix of real numbers, got dtype {given.dtype}: solvers take real "
+                "values only."
+            )
         coo = given.tocoo()
         return cls.from_coo(coo.row, coo.col, (int(coo.shape[0]), int(coo.shape[1])))
 

@@ -92,9 +92,9 @@ def loop(name: str, shape: PanelShape, check_every: int) -> LoopState:
     tiles = [to_tiles(jnp.asarray(part)) for part in parts]
     one = jnp.zeros((2, 1, 32))
     whole = jnp.ones((2, 1, 32), dtype=jnp.int32)
-    state = LoopState(jnp.zeros((2, n, 32)), whole, 0 * whole, jnp.zeros((2, 5, 32)))
+    state = LoopState.before(jnp.zeros((2, n, 32)), whole, check_every)
     kernel, data = kernels(name, shape), LoopData(*tiles, one, one, scaled=False)
-    numbers = np.array([SIGMA, OMEGA, 1e-12, 0, 1e-12, 1e-12, 1, 1])
+    numbers = np.array([SIGMA, OMEGA, 1e-12, 0, 1e-12, 1e-12, 1, 1, 1])
     limits = LoopLimits(check_every, 12, 12)
     R = jnp.ones((2, n, 32))
     begin = jnp.zeros((), dtype=jnp.int32)

@@ -199,12 +199,13 @@ def run(name: str, code: str, dtype: str, *, limits=FIXED, given=None, status=No
     if given.penalties is not None:
         R = jnp.concatenate([R, coefficients(given, kernel, dtype)], axis=1)
     start = np.where(given.is_var, 0, given.s0)[:, kernel.program.node_order]
-    numbers = np.array([SIGMA, OMEGA, 1e-3, 1e-3, 1e-4, 1e-4])
+    numbers = np.array([SIGMA, OMEGA, 1e-3, 1e-3, 1e-4, 1e-4, 1, 1, 0])
     state = LoopState(
         X=tiles(start, dtype),
         status=jnp.ones((TILES, 1, 32), dtype=jnp.int32) if status is None else status,
         iterations=jnp.full((TILES, 1, 32), -1, dtype=jnp.int32),
         report=jnp.full((TILES, 5, 32), jnp.nan, dtype=dtype),
+        reference=jnp.full((TILES, 2 * start.shape[1], 32), jnp.nan, dtype=dtype),
     )
     factor = kernel.factor(data.K)
     begin = jnp.asarray(0, dtype=jnp.int32)

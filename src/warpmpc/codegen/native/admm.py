@@ -44,14 +44,26 @@ FORMULAS = r"""
 #define GIVE(type, v, clipped, a_lo, b_lo, a_hi, b_hi)                        \
     (EXCESS(type, a_hi, b_hi, (v) - (clipped)) - EXCESS(type, a_lo, b_lo, (clipped) - (v)))
 
-// Verdicts on a QP.
+// Verdicts on a QP.  IS_REFERENCE is asked of the number of checks so far.
+#define LOWEST_BIT(number) ((number) & -(number))
+#define IS_REFERENCE(checks) ((checks) == LOWEST_BIT(checks) || (checks) == 3 * LOWEST_BIT(checks))
 #define IS_SOLVED(primal, primal_scale, dual, dual_scale, eps_abs, eps_rel)   \
     ((primal) <= (eps_abs) + (eps_rel) * (primal_scale)                       \
         && (dual) <= (eps_abs) + (eps_rel) * (dual_scale))
+// x'Px + q'x + y's is what the cost and its dual bound differ by: y lies in the normal cone of the
+// bounds at s, or is the slope of a penalty there, so y's is the support function of both.
+#define AS_LARGE(a) MAX(a, -(a))
+#define CLOSES_GAP(curved, linear, held, eps_abs, eps_rel)                    \
+    (AS_LARGE((curved) + (linear) + (held)) <= (eps_abs)                      \
+        + (eps_rel) * MAX(AS_LARGE(curved), MAX(AS_LARGE(linear), AS_LARGE(held))))
 #define IS_DUAL_INFEASIBLE(x_change, descent, flat, rise, eps, limit)         \
-    ((x_change) > (eps) && (descent) < 0 && (flat) <= (limit) && (rise) <= (limit))
-#define IS_PRIMAL_INFEASIBLE(y_change, support, combination, eps)             \
-    ((y_change) > (eps) && (support) < 0 && (combination) <= (eps) * (y_change))
+    ((x_change) > (eps) && (descent) < 0 && (flat) <= -(eps) * (descent)      \
+        && (flat) <= (limit) && (rise) <= (limit))
+#define IS_PRIMAL_INFEASIBLE(y_change, support, support_size, combination, eps) \
+    ((y_change) > (eps) && (support) < -ROUNDING * (support_size)             \
+        && (combination) <= (eps) * (y_change))
+// Sums whose terms cancel to this share of their sizes are as good as zero.
+#define ROUNDING (SCALAR)(sizeof(SCALAR) == 4 ? 1e-6 : 1e-15)
 """
 
 # The loop of the staged and panel engines names what soft rows change: `PROJECT` is s of a row,

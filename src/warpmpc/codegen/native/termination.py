@@ -10,18 +10,21 @@ from warpmpc._conventions import Status
 from warpmpc.codegen.native.status import status_enum
 
 # Residuals and certificates of the unscaled problem; `size` is what unscales x and y, and a residual
-# is divided by size * cost.  W serves as memory for y, V for the changes of x and y.
+# is divided by size * cost.  W serves as memory for y, V holds x and y of an earlier check, and C
+# their changes since.  Any direction may be a certificate; that of a single iteration is so small
+# beside y that float32 keeps none of its digits.
 CHECK = (
     status_enum(tuple(Status)[: Status.NON_FINITE + 1])
     + r"""
     Pack primal = 0, primal_scale = 0, dual = 0, dual_scale = 0, objective = 0, poison = 0;
-    Pack x_change = 0, y_change = 0, descent = 0, support = 0;
-    Pack flat = 0, combination = 0, rise = 0;
+    Pack x_change = 0, y_change = 0, descent = 0, support = 0, support_size = 0;
+    Pack flat = 0, combination = 0, rise = 0, curved = 0, linear = 0, held = 0;
     for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i) {
         const Pack unit = scaled ? GET(Z, i) : (Pack)1;
         if (nodes[i].is_row) {
             const Pack v = AT(X, i), lo = GET(Q, i), hi = GET(U, i);
-            const Pack y = MULTIPLIER(v, PROJECT(i, v, lo, hi), GET(R, i));
+            const Pack s = PROJECT(i, v, lo, hi), y = MULTIPLIER(v, s, GET(R, i));
+            held += y * s;
             poison += y * unit - y * unit;  // the unscaled one may overflow
             AT(W, i) = y;
             if (!certify) continue;
@@ -29,16 +32,18 @@ CHECK = (
             Pack change = y - AT(V, i), none = 0;
             change = NO_UPPER ? MIN(change, none) : change;
             change = NO_LOWER ? MAX(change, none) : change;
-            AT(V, i) = change;
+            AT(C, i) = change;
             y_change = MAX(y_change, ABS(change) * unit);
-            support += (hi > large ? none : hi) * MAX(change, none);
-            support += (lo < -large ? none : lo) * MIN(change, none);
+            const Pack of_upper = (hi > large ? none : hi) * MAX(change, none);
+            const Pack of_lower = (lo < -large ? none : lo) * MIN(change, none);
+            support += of_upper + of_lower;
+            support_size += ABS(of_upper) + ABS(of_lower);
         } else {
             const Pack x = AT(X, i);
             poison += x * unit - x * unit;
             if (!certify) continue;
             const Pack change = x - AT(V, i);
-            AT(V, i) = change;
+            AT(C, i) = change;
             x_change = MAX(x_change, ABS(change) * unit);
             descent += GET(Q, i) * change;
         }
@@ -53,12 +58,12 @@ CHECK = (
         #pragma unroll 4
         for (int t = node.begin; t < node.split; ++t) {
             product += GET(K, (Offset)terms[t].entry) * AT(X, (Offset)terms[t].node);
-            if (certify) moved += GET(K, (Offset)terms[t].entry) * AT(V, (Offset)terms[t].node);
+            if (certify) moved += GET(K, (Offset)terms[t].entry) * AT(C, (Offset)terms[t].node);
         }
         #pragma unroll 4
         for (int t = node.split; t < node.end; ++t) {
             product_A += GET(K, (Offset)terms[t].entry) * AT(with, (Offset)terms[t].node);
-            if (certify) moved_A += GET(K, (Offset)terms[t].entry) * AT(V, (Offset)terms[t].node);
+            if (certify) moved_A += GET(K, (Offset)terms[t].entry) * AT(C, (Offset)terms[t].node);
         }
         if (node.is_row) {
             const Pack lo = GET(Q, i), hi = GET(U, i), s = PROJECT(i, AT(X, i), lo, hi);
@@ -75,23 +80,30 @@ CHECK = (
             dual = MAX(dual, ABS(product + q + product_A) * unscale);
             dual_scale = MAX(dual_scale, MAX(MAX(ABS(product), ABS(product_A)), ABS(q)) * unscale);
             objective += ((SCALAR)0.5 * product + q) * x;
-            if (certify) flat = MAX(flat, ABS(moved - SIGMA * AT(V, i)) * unscale);
+            curved += product * x;
+            linear += q * x;
+            if (certify) flat = MAX(flat, ABS(moved - SIGMA * AT(C, i)) * unscale);
             combination = MAX(combination, ABS(moved_A) * unscale);
         }
     }
     GATHER_SIDES
     objective /= cost;
+    descent /= cost;
+    curved /= cost;
+    linear /= cost;
+    held /= cost;
     ON_SIDE(1) for (int l = 0; l < LANES_HERE; ++l) {
         if (status[l] != RUNNING) continue;
         const bool solved = IS_SOLVED(LANE(primal), LANE(primal_scale), LANE(dual),
-            LANE(dual_scale), eps_abs, eps_rel);
+            LANE(dual_scale), eps_abs, eps_rel)
+            && (!check_gap || CLOSES_GAP(LANE(curved), LANE(linear), LANE(held), eps_abs, eps_rel));
         int verdict = RUNNING;
         if (certify) {
             const SCALAR limit = eps_dual_inf * LANE(x_change);
             if (IS_DUAL_INFEASIBLE(LANE(x_change), LANE(descent), LANE(flat), LANE(rise),
                     eps_dual_inf, limit)) verdict = DUAL_INFEASIBLE;
-            if (IS_PRIMAL_INFEASIBLE(LANE(y_change), LANE(support), LANE(combination),
-                    eps_prim_inf)) verdict = PRIMAL_INFEASIBLE;
+            if (IS_PRIMAL_INFEASIBLE(LANE(y_change), LANE(support), LANE(support_size),
+                    LANE(combination), eps_prim_inf)) verdict = PRIMAL_INFEASIBLE;
         }
         if (solved && (certify || t + 1 == max_iter)) verdict = SOLVED;
         if (!(LANE(poison) == 0)) verdict = NON_FINITE;
@@ -108,10 +120,14 @@ CHECK = (
     for (int l = 0; l < LANES_HERE; ++l) running = running || status[l] == RUNNING;
     if (!ANYONE(running)) break;
     MARK_DONE
+    const bool renewed = certify && IS_REFERENCE((t + 1) / check_every);
     for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i)
         if (nodes[i].is_row) {
-            const Pack v = AT(X, i);
-            AT(W, i) = RHS_OF_V(v, PROJECT(i, v, GET(Q, i), GET(U, i)));
+            const Pack v = AT(X, i), s = PROJECT(i, v, GET(Q, i), GET(U, i));
+            if (renewed) AT(V, i) = AT(W, i);
+            AT(W, i) = RHS_OF_V(v, s);
+        } else if (renewed) {
+            AT(V, i) = AT(X, i);
         }
 """
 )
@@ -120,7 +136,8 @@ CHECK = (
 GATHERED = {
     **dict.fromkeys(("primal", "primal_scale", "dual", "dual_scale"), "MAX"),
     **dict.fromkeys(("x_change", "y_change", "flat", "combination", "rise"), "MAX"),
-    **dict.fromkeys(("objective", "poison", "descent", "support"), "ADD"),
+    **dict.fromkeys(("objective", "poison", "descent", "support", "support_size"), "ADD"),
+    **dict.fromkeys(("curved", "linear", "held"), "ADD"),
 }
 GATHER = "\n".join(
     [

@@ -239,11 +239,12 @@ class LaneChecks:
                 f"const SCALAR q = MEM(Q_ROWS + {i}); OF_LANE(odd_of) += x_{i} - x_{i};",
                 f"GROW(DUAL, SIZE(p_{i} + q + a_{i}))",
                 f"GROW(DUAL_SCALE, MAX(MAX(SIZE(p_{i}), SIZE(a_{i})), SIZE(q)))",
+                f"OF_LANE(curved_of) += p_{i} * x_{i}; OF_LANE(linear_of) += q * x_{i};",
             ]
         return [
             f"{self._lane.projected(node)} OF_LANE(odd_of) += y_{i} - y_{i};",
             f"GROW(PRIMAL, SIZE(a_{i} - s)) GROW(PRIMAL_SCALE, MAX(SIZE(a_{i}), SIZE(s)))",
-            f"GROW(WEIGHT, SIZE(y_{i}))",
+            f"GROW(WEIGHT, SIZE(y_{i})) OF_LANE(held_of) += y_{i} * s;",
         ]
 
     def _change(self, node: Node) -> list[str]:
@@ -270,8 +271,8 @@ class LaneChecks:
             ]
         return [
             self._lane.both_bounds(node),
-            f"if (y_{i} > 0) OF_LANE(support_of) += hi * y_{i};",
-            f"if (y_{i} < 0) OF_LANE(support_of) += lo * y_{i};",
+            f"const SCALAR share = y_{i} > 0 ? hi * y_{i} : y_{i} < 0 ? lo * y_{i} : 0;",
+            "OF_LANE(support_of) += share; OF_LANE(support_size_of) += SIZE(share);",
             f"GROW(Y_CHANGE, SIZE(y_{i}))",
             # How far the change leaves the recession cone of the bounds.
             "bool stops_fall = lo > -INFINITE, stops_rise = hi < INFINITE;",
@@ -303,17 +304,17 @@ FINITE = r"""
         if (!is_zero(odd_of)) status = NON_FINITE;
     }}"""
 
-# The iterations up to a check keep their values in registers.  The last one before a check runs
-# separately, because certificates compare the iterates before and after it.
+# The iterations up to a check keep their values in registers.  Certificates compare the iterate of a
+# check with that of an earlier check, or with the start.
 CHECKED_LOOP = r"""SCALAR checked_primal = 0, checked_dual = 0, checked_weight = 0;
     if (status == RUNNING) {{
         int t = 0;
         ROLLED while (status == RUNNING && t < n_admm) {{
             const int next = (t / CHECK_EVERY + 1) * CHECK_EVERY;
             const int due = next < n_admm ? next : n_admm;
-            const bool first = t == 0, judged = t + 1 == due;
-            const int end = first || judged ? t + 1 : due - 1;
-            if (judged) EACH_LANE {{
+            const bool first = t == 0;
+            const int end = first ? 1 : due;
+            if (first || (t % CHECK_EVERY == 0 && IS_REFERENCE(t / CHECK_EVERY))) EACH_LANE {{
                 {remember}
             }}
             {loaded}
@@ -324,7 +325,7 @@ CHECKED_LOOP = r"""SCALAR checked_primal = 0, checked_dual = 0, checked_weight =
             if (first) EACH_LANE {{
                 {correct}
             }}
-            if (judged) {{
+            if (t == due) {{
                 {check}
             }}
         }}
@@ -335,7 +336,9 @@ CHECK = r"""
                 enum {{ PRIMAL, PRIMAL_SCALE, DUAL, DUAL_SCALE, FLAT, COMBINATION, RISE,
                        X_CHANGE, Y_CHANGE, WEIGHT, MAXIMA }};
                 Lanes of[MAXIMA], descent_of = (Lanes)0, support_of = (Lanes)0;
+                Lanes support_size_of = (Lanes)0;
                 Lanes odd_of = (Lanes)0;
+                Lanes curved_of = (Lanes)0, linear_of = (Lanes)0, held_of = (Lanes)0;
                 UNROLL for (int i = 0; i < MAXIMA; ++i) of[i] = (Lanes)0;
                 #define GROW(i, value) \
                     {{ const SCALAR size = value; OF_LANE(of[i]) = MAX(OF_LANE(of[i]), size); }}
@@ -345,15 +348,17 @@ CHECK = r"""
                 checked_dual = largest(of[DUAL]);
                 checked_weight = largest(of[WEIGHT]);
                 const SCALAR x_change = largest(of[X_CHANGE]), y_change = largest(of[Y_CHANGE]);
-                const SCALAR limit = EPS_DUAL_INF * x_change;
+                const SCALAR curved = summed(curved_of), linear = summed(linear_of);
+                const SCALAR held = summed(held_of), limit = EPS_DUAL_INF * x_change;
                 if (IS_DUAL_INFEASIBLE(x_change, summed(descent_of), largest(of[FLAT]),
                                        largest(of[RISE]), EPS_DUAL_INF, limit))
                     status = DUAL_INFEASIBLE;
-                if (IS_PRIMAL_INFEASIBLE(y_change, summed(support_of), largest(of[COMBINATION]),
-                                         EPS_PRIM_INF))
+                if (IS_PRIMAL_INFEASIBLE(y_change, summed(support_of), summed(support_size_of),
+                                         largest(of[COMBINATION]), EPS_PRIM_INF))
                     status = PRIMAL_INFEASIBLE;
                 if (IS_SOLVED(checked_primal, largest(of[PRIMAL_SCALE]), checked_dual,
-                              largest(of[DUAL_SCALE]), EPS_ABS, EPS_REL))
+                              largest(of[DUAL_SCALE]), EPS_ABS, EPS_REL)
+                    && (!CHECK_DUALGAP || CLOSES_GAP(curved, linear, held, EPS_ABS, EPS_REL)))
                     status = SOLVED;
                 if (!is_zero(odd_of)) status = NON_FINITE;"""
 
@@ -374,6 +379,7 @@ class OnchipChecks:
         eps_rel: Relative tolerance of the residuals.
         eps_prim_inf: Tolerance of certificates of primal infeasibility.
         eps_dual_inf: Tolerance of certificates of dual infeasibility.
+        check_dualgap: Whether the duality gap has to be within tolerance.
     """
 
     check_every: int
@@ -381,11 +387,13 @@ class OnchipChecks:
     eps_rel: float
     eps_prim_inf: float
     eps_dual_inf: float
+    check_dualgap: bool
 
     def defines(self, dtype: str) -> list[str]:
         """Constants of `CHECK`; no linear coefficient of a soft side reaches HARD."""
+        flags = {"CHECK_EVERY": self.check_every, "CHECK_DUALGAP": int(self.check_dualgap)}
         values = {name.upper(): literal(value, dtype) for name, value in asdict(self).items()}
-        values |= {"CHECK_EVERY": str(self.check_every), "HARD": "(SCALAR)1e37"}
+        values |= {name: str(flag) for name, flag in flags.items()} | {"HARD": "(SCALAR)1e37"}
         return [f"#define {name} {value}" for name, value in values.items()]
 
 

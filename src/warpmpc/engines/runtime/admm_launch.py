@@ -65,13 +65,30 @@ class LoopLimits:
 class LoopState:
     """What an ADMM loop changes.
 
-    X holds x and v, `report` primal residual and its scale, dual residual and its scale, objective.
+    X holds x and v, `report` primal residual and its scale, dual residual and its scale, objective,
+    `reference` x and y that certificates compare with (`qp.termination.is_reference`), then the
+    changes since.
     """
 
     X: jax.Array
     status: jax.Array
     iterations: jax.Array
     report: jax.Array
+    reference: jax.Array
+
+    @classmethod
+    def before(cls, X: jax.Array, status: jax.Array, check_every: int) -> LoopState:
+        """A state before the first iteration.
+
+        Args:
+            X: x and v, ``[tiles, nodes, 32]``.
+            status: Status, ``[tiles, 1, 32]``; what is not MAX_ITER is left alone.
+            check_every: As in `LoopLimits`; without certificates nothing is compared.
+        """
+        tiles, n, _ = X.shape
+        rows = 2 * n if check_every > 0 else 1
+        report, reference = (jnp.zeros((tiles, k, LANES), dtype=X.dtype) for k in (5, rows))
+        return cls(X, status, jnp.zeros_like(status), report, reference)
 
 
 def loop_tables(program: StoredElimination, n_vars: int, soft: np.ndarray) -> list[jax.Array]:
@@ -93,7 +110,7 @@ LOOP_LIMITS = arguments("number", "check_every", "span", "max_iter", "scaled")
 LOOP_OUTPUTS = (
     Argument("X_io"),
     *arguments("whole", "status_io", "iterations_io"),
-    *arguments("real", "report_io", "W_out", "V_out"),
+    *arguments("real", "report_io", "V_io", "W_out"),
 )
 
 
@@ -133,17 +150,16 @@ def launch_loop(
     """
     tiles, n, _ = state.X.shape
     numbers = (limits.check_every, limits.span, limits.max_iter, int(data.scaled))
-    remembered = n if limits.check_every > 0 else 1  # certificates need the iterate before
-    changed = (state.X, state.status, state.iterations, state.report)
+    changed = (state.X, state.status, state.iterations, state.report, state.reference)
     found = run(
         kernel,
         {
             **given,
             **{a.name: number for a, number in zip(LOOP_LIMITS, numbers, strict=True)},
-            **{a.name: array for a, array in zip(LOOP_OUTPUTS[:4], changed, strict=True)},
+            **{a.name: array for a, array in zip(LOOP_OUTPUTS[:-1], changed, strict=True)},
         },
-        {"W_out": (tiles, n, LANES), "V_out": (tiles, remembered, LANES)},
+        {"W_out": (tiles, n, LANES)},
         threads=threads,
         block=block,
     )
-    return LoopState(*(found[argument.name] for argument in LOOP_OUTPUTS[:4]))
+    return LoopState(*(found[argument.name] for argument in LOOP_OUTPUTS[:-1]))

@@ -156,6 +156,7 @@ const SCALAR SIGMA = numbers_in.data[0], OMEGA = numbers_in.data[1];
 const SCALAR eps_abs = numbers_in.data[2], eps_rel = numbers_in.data[3];
 const SCALAR eps_prim_inf = numbers_in.data[4], eps_dual_inf = numbers_in.data[5];
 const SCALAR R_ROW = numbers_in.data[6], R_EQUAL = numbers_in.data[7];
+const bool check_gap = numbers_in.data[8] != 0;
 const bool certify = check_every > 0;
 const int begin = begin_in.data[0];
 const int end = begin + span < max_iter ? begin + span : max_iter;
@@ -176,28 +177,21 @@ auto run = [&](const SCALAR* __restrict__ L, const SCALAR* __restrict__ D,
                SCALAR* __restrict__ X, SCALAR* __restrict__ W,
                SCALAR* __restrict__ V) ALWAYS_INLINE {
 bool first = begin == 0;
+SCALAR* __restrict__ C = certify ? V + (Offset)n * 32 : nullptr;
 for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i)
     if (nodes[i].is_row) {
         const Pack v = AT(X, i);
         const Pack s = first ? (Pack)GET(S, i) : (Pack)PROJECT(i, v, GET(Q, i), GET(U, i));
         AT(W, i) = RHS_OF_V(v, s);
+        if (certify && first) AT(V, i) = MULTIPLIER(v, s, GET(R, i));
     } else {
         AT(W, i) = RHS_OF_X(AT(X, i), GET(Q, i));
+        if (certify && first) AT(V, i) = AT(X, i);
     }
 for (int t = begin; t < end; ++t) {
     // A negative value: residuals are not needed, and there need not be a K.
     const bool judged = check_every >= 0
         && (t + 1 == end || (certify && (t + 1) % check_every == 0));
-    if (judged && certify)
-        for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i) {
-            const Pack v = AT(X, i);
-            Pack before = v;
-            if (nodes[i].is_row) {
-                const Pack s = first ? (Pack)GET(S, i) : (Pack)PROJECT(i, v, GET(Q, i), GET(U, i));
-                before = MULTIPLIER(v, s, GET(R, i));
-            }
-            AT(V, i) = before;
-        }
     GENERATED
     first = false;
     if (!judged) continue;
@@ -209,7 +203,7 @@ for (int t = begin; t < end; ++t) {
 const SCALAR* factor = BASE(factor_in);
 run(factor, factor + (Offset)n_L * 32, BASE(K_in), BASE(Q_in), BASE(U_in), BASE(R_in),
     BASE(S_in), scaled ? BASE(size_in) : nullptr, BASE(X_io), BASE(W_out),
-    certify ? BASE(V_out) : nullptr);
+    certify ? BASE(V_io) : nullptr);
 """
 )
 

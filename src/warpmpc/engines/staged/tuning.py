@@ -21,7 +21,7 @@ import numpy as np
 
 from warpmpc._errors import CodegenError
 from warpmpc.codegen.cache import load_text, store_text
-from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.admm_launch import UNCHECKED, LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.launch import (
     StagedKernels,
@@ -190,7 +190,7 @@ class LoopTimer:
         self, kernels: StagedKernels, K: jax.Array, Q: jax.Array, R: jax.Array, state: LoopState
     ) -> LoopState:
         data = LoopData(K, Q, Q, Q, Q[:, :1], Q[:, :1], scaled=False)
-        numbers = np.array([1e-6, 1.6, 1e-3, 1e-3, 1e-4, 1e-4])
+        numbers = np.array([1e-6, 1.6, 1e-3, 1e-3, 1e-4, 1e-4, 1, 1, 1])
         begin = jnp.asarray(0, dtype=jnp.int32)
         return kernels.iterate(kernels.factor(K), R, data, state, numbers, begin, self._limits)
 
@@ -218,6 +218,5 @@ def synthetic_loop(kernels: StagedKernels, tiles: int) -> tuple[LoopData, jax.Ar
         for name, row in rows.items()
     }
     Q, flags = arrays["Q"], jnp.ones((tiles, 1, LANES), dtype=jnp.int32)
-    report = jnp.zeros((tiles, 5, LANES), dtype=kernels.dtype)
     data = LoopData(arrays["K"], Q, Q, Q, Q[:, :1], Q[:, :1], scaled=False)
-    return data, arrays["R"], LoopState(arrays["X"], flags, flags, report)
+    return data, arrays["R"], LoopState.before(arrays["X"], flags, UNCHECKED)

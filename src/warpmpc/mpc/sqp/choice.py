@@ -88,6 +88,7 @@ class OnchipCandidate(Candidate):
                 (settings.fused is not None, fused),
                 (bool(admm.scaling), "QPs are scaled"),
                 (bool(admm.adaptive_rho_every), "rho is adapted"),
+                (admm.polish, "QPs are polished"),
                 (without_rule is not None, without_rule),
                 (self.programs.has_blocks, "Hessian blocks are projected"),
             )
@@ -131,6 +132,7 @@ class ThreeLaunchCandidate(Candidate):
                 (without_rule is not None, without_rule),
                 (bool(admm.scaling), "QPs are scaled"),
                 (bool(admm.adaptive_rho_every), "rho is adapted"),
+                (admm.polish, "QPs are polished"),
                 (programs.soft_rows.size > 0, "there are soft rows"),
                 (programs.has_blocks, "Hessian blocks are projected"),
                 (too_long, "the ladder of steps is too long"),

@@ -359,7 +359,8 @@ def final(end: Iterate) -> Iterate:
 
 def is_infeasible(qp_status: jax.Array) -> jax.Array:
     """Whether a QP has no solution."""
-    return (qp_status != Status.SOLVED) & (qp_status != Status.MAX_ITER)
+    usable = (qp_status == Status.SOLVED) | (qp_status == Status.MAX_ITER)
+    return ~(usable | (qp_status == Status.NON_CONVEX))
 
 
 def status_of(

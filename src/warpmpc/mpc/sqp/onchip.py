@@ -259,4 +259,5 @@ def _checks(settings: ADMMSettings) -> OnchipChecks | None:
         settings.relative_tolerance,
         settings.eps_prim_inf,
         settings.eps_dual_inf,
+        settings.check_dualgap,
     )

@@ -208,12 +208,7 @@ class ThreeLaunches:
         found = self._kernels.factor(point, (X, S), active.astype(jnp.int32), self._numbers)
         nothing = jnp.zeros((X.shape[0], 1, LANES), dtype=X.dtype)
         data = LoopData(found.K, found.Q, found.U, S, nothing, nothing, scaled=False)
-        state = LoopState(
-            X=found.X,
-            status=found.status,
-            iterations=jnp.zeros_like(found.status),
-            report=jnp.zeros((X.shape[0], 5, LANES), dtype=X.dtype),
-        )
+        state = LoopState.before(found.X, found.status, self._limits.check_every)
         end = self._admm.iterate(
             found.factor,
             found.R,

@@ -16,6 +16,7 @@ import numpy as np
 
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.qp.linear_solvers.base import LDLSettings, LinearSystem
+from warpmpc.qp.linear_solvers.inertia import Inertia, bends_down_densely
 from warpmpc.qp.linear_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.structure import QPStructure
 from warpmpc.symbolic.elimination import eliminate
@@ -73,6 +74,7 @@ class SparseEngine:
         source, ones = np.arange(pattern.nnz, dtype=np.int32), np.ones(pattern.nnz)
         linear = LinearSystem(elimination, source, pattern.nnz, structure.dtype, ones)
         self._structure, self._ldl = structure, WarpLDL(linear, LDLSettings())
+        self._elimination = elimination
         # K, and two factors while rho changes.
         self.values_per_instance = pattern.nnz + 2 * (elimination.nnz_L + elimination.n)
 
@@ -86,6 +88,14 @@ class SparseEngine:
         """New factors of tiles with a change; others stay."""
         todo = change.any(axis=(1, 2)).astype(jnp.int32)
         return self._ldl.refactor_tiles(state, self._structure.assemble(P, A, rho), todo)
+
+    def bends_down(self, state: jax.Array, P: jax.Array, A: jax.Array, rho: jax.Array) -> jax.Array:
+        """See `KnowsCurvature`."""
+        elimination = self._elimination
+        # Pivots lie in the order of K.
+        inertia = Inertia(elimination, self._structure.n_vars, elimination.perm)
+        diagonal = self._structure.assemble(P, A, rho)[:, elimination.K_to_D]
+        return inertia.is_wrong(state, diagonal)
 
     def solve(self, state: jax.Array, rhs: jax.Array, guess: jax.Array) -> jax.Array:
         """One solve with the factors."""
@@ -105,12 +115,23 @@ class DenseEngine(_Anew):
 
     def prepare(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> tuple[jax.Array, jax.Array]:
         """LU factors."""
+        return jax.scipy.linalg.lu_factor(self._matrix(P, A, rho))
+
+    def bends_down(
+        self, state: tuple[jax.Array, jax.Array], P: jax.Array, A: jax.Array, rho: jax.Array
+    ) -> jax.Array:
+        """See `KnowsCurvature`; LU with pivoting does not tell."""
+        del state
+        n_vars = self._structure.n_vars
+        found = bends_down_densely(self._matrix(P, A, rho), n_vars, rho[..., 0])
+        return found[:, None, None]
+
+    def _matrix(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> jax.Array:
         pattern = self._structure.kkt.K_pattern
         values = self._structure.assemble(P, A, rho)[..., 0]
         K = jnp.zeros((values.shape[0], *pattern.shape), dtype=values.dtype)
         K = K.at[:, pattern.row_idx, pattern.col_idx].set(values)
-        K = K.at[:, pattern.col_idx, pattern.row_idx].set(values)
-        return jax.scipy.linalg.lu_factor(K)
+        return K.at[:, pattern.col_idx, pattern.row_idx].set(values)
 
     def solve(
         self, state: tuple[jax.Array, jax.Array], rhs: jax.Array, guess: jax.Array

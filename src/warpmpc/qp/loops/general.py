@@ -13,23 +13,38 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
+from warpmpc.qp.linear_solvers.inertia import KnowsCurvature
 from warpmpc.qp.linear_solvers.kkt_solvers import KKTEngine
 from warpmpc.qp.products import QPMatrices, total
 from warpmpc.qp.scaling import LoopEnd, Residuals, ScaledQP
 from warpmpc.qp.structure import QPStructure
-from warpmpc.qp.termination import is_dual_infeasible, is_primal_infeasible, residuals, verdict
+from warpmpc.qp.termination import (
+    duality_gap,
+    is_dual_infeasible,
+    is_primal_infeasible,
+    is_reference,
+    is_solved,
+    residuals,
+    verdict,
+    with_curvature,
+)
 from warpmpc.qp.types import ADMMSettings, Status
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """State of the outer loop; per-instance scalars are ``[groups, 1, lanes]``."""
+    """State of the outer loop; per-instance scalars are ``[groups, 1, lanes]``.
+
+    `reference` is unscaled x and y that certificates compare with, at first the start.
+    """
 
     x: jax.Array
     v: jax.Array
+    reference: tuple[jax.Array, jax.Array]
     rho: jax.Array
     kkt: Any
+    bends_down: jax.Array
     status: jax.Array
     iterations: jax.Array
     residuals: Residuals
@@ -75,7 +90,9 @@ class GenericLoop:
         x = problem.scaling.x * end.x
         Px = self._matrices.P.product(problem.data.P, x)
         objective = total((0.5 * Px + problem.data.q) * x)
-        found = (end.x, end.v, end.rho, end.status, end.iterations, end.residuals)
+        # Instances that were not to be iterated keep their status.
+        ran = with_curvature(end.status, end.bends_down & (status == Status.MAX_ITER))
+        found = (end.x, end.v, end.rho, ran, end.iterations, end.residuals)
         return LoopEnd(*found, objective)
 
 
@@ -111,6 +128,13 @@ class ADMM:
         scaled = self.problem.scaled
         return self.engine.prepare(scaled.P, scaled.A, self.problem.rho(rho))
 
+    def bends_down(self, kkt: Any, rho: jax.Array) -> jax.Array:
+        """Which instances are seen not to be convex; nobody looks in fixed-iteration mode."""
+        if not self.settings.check_every or not isinstance(self.engine, KnowsCurvature):
+            return jnp.zeros_like(rho, dtype=bool)
+        scaled = self.problem.scaled
+        return self.engine.bends_down(kkt, scaled.P, scaled.A, self.problem.rho(rho))
+
 
 def iterate(admm: ADMM, start: tuple[jax.Array, ...], status: jax.Array) -> Progress:
     """Runs the iteration from scaled (x, s, y) until every instance is done.
@@ -126,17 +150,17 @@ def iterate(admm: ADMM, start: tuple[jax.Array, ...], status: jax.Array) -> Prog
     progress = Progress(
         x=x_next,
         v=v,
+        reference=(admm.problem.scaling.x * x, admm.problem.unscaled_dual(y)),
         rho=rho,
         kkt=kkt,
+        bends_down=admm.bends_down(kkt, rho),
         status=status,
         iterations=(status == Status.MAX_ITER).astype(status.dtype),
         residuals=Residuals(nothing, nothing, nothing, nothing),
         iteration=jnp.asarray(1, dtype=jnp.int32),
     )
     if _period(settings) == 1 or settings.max_iter == 1:
-        progress = _check(
-            admm, progress, (admm.problem.scaling.x * x, admm.problem.unscaled_dual(y))
-        )
+        progress = _check(admm, progress)
     return jax.lax.while_loop(
         lambda p: (p.iteration < settings.max_iter) & (p.status == Status.MAX_ITER).any(),
         lambda p: _chunk(admm, p),
@@ -157,12 +181,11 @@ def _chunk(admm: ADMM, before: Progress) -> Progress:
     rows, project = admm.problem.rho(before.rho), admm.problem.projection(before.rho)
 
     def step(_: int, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        x, v = carry[:2]
+        x, v = carry
         s = project(v)
-        return *admm.update(before.kkt, rows, x, s, v - s), x, v
+        return admm.update(before.kkt, rows, x, s, v - s)
 
-    carry = (before.x, before.v, before.x, before.v)
-    x, v, x_last, v_last = jax.lax.fori_loop(0, steps, step, carry)
+    x, v = jax.lax.fori_loop(0, steps, step, (before.x, before.v))
     active = before.status == Status.MAX_ITER
     now = replace(
         before,
@@ -171,15 +194,16 @@ def _chunk(admm: ADMM, before: Progress) -> Progress:
         iteration=before.iteration + steps,
         iterations=jnp.where(active, before.iteration + steps, before.iterations),
     )
-    x_last, _, y_last = admm.problem.unscaled(x_last, v_last, before.rho)
-    return _check(admm, now, (x_last, y_last))
+    return _check(admm, now)
 
 
-def _check(admm: ADMM, now: Progress, last: tuple[jax.Array, jax.Array]) -> Progress:
-    """Residuals, certificates, and a new rho where it pays; `last`: x and y one iteration ago."""
-    settings, problem = admm.settings, admm.problem
+def _check(admm: ADMM, now: Progress) -> Progress:
+    """Residuals, certificates, and a new rho where it pays."""
+    settings, problem, last = admm.settings, admm.problem, now.reference
     x, s, y = problem.unscaled(now.x, now.v, now.rho)
-    r = residuals(problem.data, admm.matrices, x, s, y)
+    iterate = (problem.data, admm.matrices, x, s, y)
+    r = residuals(*iterate)
+    solved = is_solved(r, duality_gap(*iterate) if settings.check_dualgap else None, settings)
 
     def certificates() -> tuple[jax.Array, jax.Array]:
         given, penalties = (problem.data, admm.matrices), problem.penalties
@@ -187,10 +211,14 @@ def _check(admm: ADMM, now: Progress, last: tuple[jax.Array, jax.Array]) -> Prog
         return impossible, is_dual_infeasible(*given, x - last[0], settings, penalties)
 
     is_last = now.iteration >= settings.max_iter
-    status = verdict(now.status, r, certificates, is_last, settings)
+    status = verdict(now.status, solved, certificates, is_last, settings)
     finite = jnp.isfinite(x).all(axis=1, keepdims=True) & jnp.isfinite(y).all(axis=1, keepdims=True)
     broken = (now.status == Status.MAX_ITER) & ~finite
-    now = replace(now, residuals=r, status=jnp.where(broken, Status.NON_FINITE, status))
+    status = jnp.where(broken, Status.NON_FINITE, status)
+    now = replace(now, residuals=r, status=status)
+    if settings.check_every:
+        renewed = is_reference(now.iteration // settings.check_every)
+        now = replace(now, reference=jax.lax.cond(renewed, lambda: (x, y), lambda: last))
     return _adapt(admm, now, r) if settings.adaptive_rho_every else now
 
 
@@ -204,6 +232,7 @@ def _adapt(admm: ADMM, now: Progress, r: Residuals) -> Progress:
     def refactor(p: Progress) -> Progress:
         scaled, rows = admm.problem.scaled, admm.problem.rho(rho)
         kkt = admm.engine.renew(p.kkt, scaled.P, scaled.A, rows, change)
-        return replace(p, rho=rho, v=v, kkt=kkt)
+        bends_down = p.bends_down | admm.bends_down(kkt, rho)
+        return replace(p, rho=rho, v=v, kkt=kkt, bends_down=bends_down)
 
     return jax.lax.cond(change.any(), refactor, lambda p: p, now)

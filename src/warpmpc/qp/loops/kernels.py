@@ -23,9 +23,11 @@ from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.tiles import LANES, tile_count
 from warpmpc.engines.staged.launch import StagedKernels, StagedVariants
 from warpmpc.engines.staged.tuning import Measured
+from warpmpc.qp.linear_solvers.inertia import Inertia
 from warpmpc.qp.loops.general import ADMMLoop
 from warpmpc.qp.scaling import LoopEnd, Residuals, ScaledQP
 from warpmpc.qp.structure import QPStructure, inverse_rho
+from warpmpc.qp.termination import with_curvature
 from warpmpc.qp.types import ADMMSettings, StagedSettings, Status
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.elimination import StoredElimination, eliminate
@@ -73,6 +75,8 @@ class KernelLoop:
         # Factors twice while rho changes; then the vectors of the loop.
         factors = (n_L + n) * (2 if structure.settings.adaptive_rho_every else 1)
         self.values_per_instance = self.program.K_order.size + factors + 8 * n
+        if structure.settings.check_every:
+            self.values_per_instance += 2 * n
         self.values_per_instance += 4 * kernels.soft_nodes.size
 
     def run(self, problem: ScaledQP, start: tuple[jax.Array, ...], status: jax.Array) -> LoopEnd:
@@ -108,6 +112,7 @@ class _Carry:
     state: LoopState
     rho: jax.Array
     factor: jax.Array
+    bends_down: jax.Array
     iteration: jax.Array
 
 
@@ -122,7 +127,8 @@ def loop_constants(settings: ADMMSettings, dtype: str) -> np.ndarray:
         "eps_dual_inf",
     )
     inverses = inverse_rho(settings, dtype)[:2]
-    return np.array([*(getattr(settings, name) for name in names), *inverses])
+    numbers = [getattr(settings, name) for name in names]
+    return np.array([*numbers, *inverses, settings.check_dualgap])
 
 
 class _Run:
@@ -149,14 +155,10 @@ class _Run:
         rho = jnp.full_like(status, settings.rho, dtype=x.dtype)
         rows = problem.rho(rho)
         data = self._data(s, rows)
-        state = LoopState(
-            X=nodes.join(x, s + y / rows),
-            status=status,
-            iterations=jnp.zeros_like(status),
-            report=jnp.zeros((status.shape[0], 5, LANES), dtype=x.dtype),
-        )
+        state = LoopState.before(nodes.join(x, s + y / rows), status, settings.check_every)
         factor = self._kernels.factor(data.K)
-        carry = _Carry(state, rho, factor, jnp.asarray(0, dtype=jnp.int32))
+        bends_down = self._bends_down(factor, data.K)
+        carry = _Carry(state, rho, factor, bends_down, jnp.asarray(0, dtype=jnp.int32))
         span = settings.adaptive_rho_every or settings.max_iter
         if span >= settings.max_iter:
             end = self._launch(data, carry)
@@ -168,10 +170,11 @@ class _Run:
                 lambda c: self._adapt(data, self._launch(data, c)),
                 carry,
             )
+        bends_down = end.bends_down & (status == Status.MAX_ITER)
         return LoopEnd(
             *nodes.split(end.state.X),
             end.rho,
-            end.state.status,
+            with_curvature(end.state.status, bends_down),
             end.state.iterations,
             _residuals(end.state),
             end.state.report[:, 4:],
@@ -225,12 +228,21 @@ class _Run:
         change, rho, v = problem.balanced(carry.rho, v, _residuals(state), may, settings)
         K = data.K.at[:, nodes.row_diagonals].set(-1 / problem.rho(rho))
         todo = change.any(axis=(1, 2)).astype(jnp.int32)
+        factor = self._kernels.refactor(carry.factor, K, todo)
         return replace(
             carry,
             state=replace(state, X=nodes.join(x, v)),
             rho=rho,
-            factor=self._kernels.refactor(carry.factor, K, todo),
+            factor=factor,
+            bends_down=carry.bends_down | (change & self._bends_down(factor, K)),
         )
+
+    def _bends_down(self, factor: jax.Array, K: jax.Array) -> jax.Array:
+        """Which instances are seen not to be convex; nobody looks in fixed-iteration mode."""
+        if not self._settings.check_every:
+            return jnp.zeros((K.shape[0], 1, LANES), dtype=bool)
+        inertia = Inertia(self._elimination.elimination, self._structure.n_vars)
+        return inertia.is_wrong(factor, K[:, self._elimination.diagonals])
 
 
 def _residuals(state: LoopState) -> Residuals:
