@@ -48,7 +48,7 @@ class Cluster:
         life_s: Mean time until a worker is lost; infinite: never.
         replace_s: Time until a lost worker is replaced.
         write_s: Time that the process needs which writes, per shard.
-        seed: Of all random numbers.
+        seed: Seed of all random numbers.
     """
 
     workers: int

@@ -31,6 +31,7 @@ EPILOG: str = epilog("""\
   warpmpc bench cartpole --variants onchip,staged                 one launch per solve, or three
   warpmpc bench car --batch 32 --baselines ipopt                  IPOPT on the same closed loops
   warpmpc bench qp --dtype float32,float64 --no-baselines
+  warpmpc bench cpu --json benchmarks/results/cpu.jsonl     threads of the CPU, interleaved
   warpmpc bench NAME --help                       options of one benchmark
 
 Every row is one line of JSON with machine, commit, settings, times and accuracy, appended as a
@@ -311,10 +312,33 @@ def _numbers(text: str, option: str = "--batch") -> tuple[int, ...]:
         raise SettingsError(f"{option} takes whole numbers like 512,2048, got {text!r}.") from None
 
 
+def _add_cpu(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--systems",
+        metavar="NAME,...",
+        help="systems to solve (default: quadrotor,cartpole,linear)",
+    )
+    parser.add_argument(
+        "--engine", metavar="NAME", default="auto", help="engine of the solvers (default auto)"
+    )
+
+
+def _cpu_settings(args: argparse.Namespace) -> Sweep:
+    from warpmpc_bench.cpu.bench import CPUSettings
+
+    return CPUSettings(**_shared_settings(args, args.systems), engine=args.engine)
+
+
 LAYERS: dict[str, Benchmark] = {
     "ldl": Benchmark("batched factorisations and solves", _add_ldl, _ldl_settings, "ldl"),
     "qp": Benchmark(
         "batched QPs of a linear MPC, and their gradients", _add_qp, _qp_settings, "qp"
+    ),
+    "cpu": Benchmark(
+        "one and all threads of the CPU, and OSQP, interleaved in one process",
+        _add_cpu,
+        _cpu_settings,
+        "cpu",
     ),
     "translate": Benchmark(
         "CasADi functions of any length as kernels and JAX functions",

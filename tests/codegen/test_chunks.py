@@ -5,7 +5,7 @@ from itertools import pairwise
 import casadi as ca
 import pytest
 
-from warpmpc.codegen.chunks import ChunkPlan, plan_chunks
+from warpmpc.codegen.emit_native import ChunkPlan, plan_chunks
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.systems.synthetic import synthetic_function

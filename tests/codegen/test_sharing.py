@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from warpmpc.codegen import program_cache
-from warpmpc.codegen.from_casadi import translate
-from warpmpc.codegen.program_cache import decoded, derivation, encoded, kept_program
+from warpmpc.codegen import from_casadi
+from warpmpc.codegen.from_casadi import decoded, derivation, encoded, kept_program, translate
 from warpmpc.codegen.sharing import Values, elements_within
 from warpmpc.codegen.stage_functions import StageCase, merged_cases, shared_cases
 from warpmpc.engines.runtime.stage_kernels import StageKernels
@@ -17,7 +16,7 @@ N = 4
 
 
 def programs():
-    """Of the first stage, with two more rows, and of all others."""
+    """Functions of the first stage, with two more rows, and of all others."""
     x, p = ca.SX.sym("x", N), ca.SX.sym("p", 2)
     common = ca.vertcat(ca.sin(x[0]) * x[1], x[2] ** 2 + p[0], x[3] / x[0], 1.0)
     costs = ca.sumsqr(x)
@@ -110,11 +109,11 @@ def test_programs_survive_the_disk(monkeypatch, tmp_path):
     assert kept_program(key, make).hash == first.hash
     kept_program(key, make)
     assert len(made) == 2  # short ones are not kept
-    monkeypatch.setattr(program_cache, "LONG", 0)
+    monkeypatch.setattr(from_casadi, "LONG", 0)
     kept_program(key, make)
     assert kept_program(key, make).hash == first.hash
     assert len(made) == 3
-    monkeypatch.setattr(program_cache, "decoded", lambda text: {}["other version"])
+    monkeypatch.setattr(from_casadi, "decoded", lambda text: {}["other version"])
     kept_program(key, make)
     assert len(made) == 4
     (path,) = tmp_path.rglob("program_*.txt")

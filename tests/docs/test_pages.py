@@ -45,6 +45,7 @@ COMPARED = {
     "README.md": 0,
     "docs/closed_loop.md": 5,
     "docs/converged.md": 3,
+    "docs/cpu.md": 1,
     "docs/debugging.md": 3,
     "docs/extending.md": 8,
     "docs/gradients.md": 3,

@@ -2,7 +2,11 @@
 
 import os
 import pickle
+import random
 import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import learn_cases
@@ -50,6 +54,63 @@ def test_a_worker_with_another_problem_is_noticed(task, small, data, monkeypatch
     with pytest.raises(DataError, match="builds another problem"):
         pickle.loads(content)
     _task_of.cache_clear()
+
+
+COMMAND = """
+import sys
+from warpmpc.cli.main import main
+sys.exit(main(["learn", "data", "learn_cases:task", *sys.argv[1:]]))
+"""
+SIZES = ("--rollouts", "16", "--shards", "8")
+
+
+def start(*arguments):
+    """The command in a process of its own, which finds the modules of these tests."""
+    support = os.path.dirname(learn_cases.__file__)
+    paths = os.pathsep.join([support, os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", COMMAND, *SIZES, *arguments]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_at_random_times_the_files_are_the_same(tmp_path):
+    whole, killed, rng = tmp_path / "whole", tmp_path / "killed", random.Random(0)
+    assert start("--out", str(whole)).wait(timeout=400) == 0
+    kills, data = 0, killed / "data" / "round-00"
+    for shards in (1, 3):
+        process = start("--out", str(killed))
+        try:
+            while process.poll() is None and len(list(data.glob("shard-*.json"))) < shards:
+                time.sleep(0.001)
+            time.sleep(rng.random() * 0.02)
+        finally:
+            process.kill()
+        kills += process.wait() == -signal.SIGKILL
+    assert kills == 2
+    assert start("--out", str(killed)).wait(timeout=400) == 0
+    expected = files_of(whole / "data" / "round-00")
+    assert len(expected) == 16
+    assert files_of(killed / "data" / "round-00") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore")
+def test_the_command_uses_a_cluster_by_its_address(tmp_path, monkeypatch, capfd):
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'warpmpc[ray]'")
+    monkeypatch.setenv("PYTHONPATH", os.path.dirname(learn_cases.__file__))
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert start("--out", str(here)).wait(timeout=400) == 0
+    about = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        address = about.address_info["gcs_address"]
+        done = start("--out", str(there), "--ray", address)
+        assert done.wait(timeout=400) == 0
+        assert f"existing Ray cluster at address: {address}" in capfd.readouterr().err
+    finally:
+        ray.shutdown()
+    assert files_of(there / "data" / "round-00") == files_of(here / "data" / "round-00")
 
 
 @pytest.mark.slow

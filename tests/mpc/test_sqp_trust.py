@@ -50,7 +50,7 @@ def starts(batch: int) -> np.ndarray:
     ("batch", "least"), [(128, 125), pytest.param(512, 505, marks=pytest.mark.slow)]
 )
 def test_float32_solves_what_float64_does(batch, least):
-    """Of 512, 40 used to end as NON_FINITE and 48 in the line search."""
+    """In 512 instances, 40 used to end as NON_FINITE and 48 in the line search."""
     status = np.asarray(wm.MPCSolver(build()).solve(starts(batch)).status)
     assert not (status == STATUS.NON_FINITE).any()
     assert (status == STATUS.CONVERGED).sum() >= least

@@ -1,4 +1,4 @@
-"""Badly scaled problems are solved in other units, and nobody sees them."""
+"""Badly scaled problems are solved in other units, which users do not see."""
 
 from __future__ import annotations
 

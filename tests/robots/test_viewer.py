@@ -40,7 +40,7 @@ VOLUMES = (
 
 @pytest.mark.parametrize(("geom", "volume"), list(enumerate(VOLUMES)))
 def test_surfaces_are_closed_and_face_outwards(geom, volume):
-    """By the divergence theorem; polyhedra in round shapes are a little smaller."""
+    """Volume by the divergence theorem; polyhedra in round shapes are a little smaller."""
     vertices, faces = surface(mujoco.MjModel.from_xml_string(SHAPES), geom)
     a, b, c = (vertices[faces[:, i]] for i in range(3))
     found = np.einsum("ij,ij->i", a, np.cross(b, c)).sum() / 6

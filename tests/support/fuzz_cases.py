@@ -101,7 +101,7 @@ def fuzz_case(seed: int, scaling: str, batch: int) -> FuzzCase:
     """One structure; a seed gives the same one in all classes of scaling.
 
     Args:
-        seed: Of the structure, its units and its starts.
+        seed: Seed of the structure, its units and its starts.
         scaling: Name in `CLASSES`.
         batch: Number of starts.
     """
@@ -144,7 +144,7 @@ class Tally:
         return self.converged / max(1, self.solved)
 
 
-# Of the conditions in good units: stationarity and complementarity over the gradient, violations.
+# Conditions in good units: stationarity and complementarity over the gradient, violations.
 TOLERANCES = {"float32": (1e-2, 1e-3), "float64": (1e-5, 1e-5)}
 
 

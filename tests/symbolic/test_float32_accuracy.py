@@ -13,12 +13,12 @@ from mpc_cases import WholeProblem
 from scipy.sparse.csgraph import connected_components
 
 from warpmpc import OCP, ADMMSettings, MPCSolver, SQPSettings
-from warpmpc.symbolic import float32_ordering as float32_accuracy
 from warpmpc.symbolic import stage_elimination as stage_program
+from warpmpc.symbolic.derivatives import representative_kkt
 from warpmpc.symbolic.derivatives.assembly import HostQP
-from warpmpc.symbolic.derivatives.representative_kkt import least_rho
+from warpmpc.symbolic.derivatives.representative_kkt import least_rho, representative_system
 from warpmpc.symbolic.elimination import eliminate
-from warpmpc.symbolic.float32_ordering import representative_system, safe_stagewise
+from warpmpc.symbolic.ordering import safe_stagewise
 from warpmpc.symbolic.pattern import SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import (
     build_stage_elimination,
@@ -102,10 +102,10 @@ class TestError:
     def test_nothing_known(self, monkeypatch):
         kkt, system, _ = small(0.5)
         elimination = eliminate(kkt.K_pattern, np.arange(8))
-        monkeypatch.setattr(float32_accuracy, "_LARGEST_BAND", 8)
+        monkeypatch.setattr(representative_kkt, "_LARGEST_BAND", 8)
         assert system.error(elimination) == np.inf
         monkeypatch.undo()
-        singular = float32_accuracy.RepresentativeSystem(kkt, np.zeros_like(system.values))
+        singular = representative_kkt.RepresentativeSystem(kkt, np.zeros_like(system.values))
         assert singular.error(elimination) == np.inf
 
 
@@ -178,7 +178,7 @@ class TestOrders:
         """All light variables wait, as without values."""
         solver = solver_of("linear")
         system = solver.qp.structure
-        monkeypatch.setattr(float32_accuracy, "_LARGEST_BAND", 0)
+        monkeypatch.setattr(representative_kkt, "_LARGEST_BAND", 0)
         args = (system.kkt, stages(solver), system.light_variables)
         found = build_stage_elimination(*args, system.representative)
         assert found.n_L == build_stage_elimination(*args).n_L == 11242
@@ -190,7 +190,7 @@ class TestOrders:
         args = (system.kkt, stages(solver), system.light_variables, system.representative)
         errors = {11242: 2e-4, 13862: 1e-4}
         monkeypatch.setattr(
-            float32_accuracy.RepresentativeSystem, "error", lambda _, e: errors.get(e.nnz_L, 1.0)
+            representative_kkt.RepresentativeSystem, "error", lambda _, e: errors.get(e.nnz_L, 1.0)
         )
         assert build_stage_elimination(*args).n_L == 11242
         errors[11242] = 1e-3

@@ -7,8 +7,7 @@ from cases import STRUCTURE_FACTS, check_runs_cover_everything, kkt_of, light_of
 
 from warpmpc import PatternError
 from warpmpc.symbolic.elimination import StoredElimination, eliminate, product_terms
-from warpmpc.symbolic.float32_ordering import safe_stagewise
-from warpmpc.symbolic.ordering import order
+from warpmpc.symbolic.ordering import order, safe_stagewise
 from warpmpc.symbolic.pattern import SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import StageElimination, build_stage_elimination
 

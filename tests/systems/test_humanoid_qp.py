@@ -38,7 +38,7 @@ def short():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_panel_loop(short, dtype):
-    """By tables, with working rows and live values in shared memory; the QP is CasADi's."""
+    """The loop reads tables and keeps live values in shared memory; the QP is CasADi's."""
     qp = quadratic_program(short, *humanoid.nominal(short))
     wanted, _ = admm(qp, EXACT)
     upper = sp.triu(qp.P, format="csc")

@@ -63,7 +63,7 @@ class TestTorqueLaw:
         np.testing.assert_allclose(found[6:], wanted, atol=1e-12)
 
     def test_limits(self):
-        """Of the motors at rest, of the voltage at speed."""
+        """Motors limit at rest, the voltage at speed."""
         _, u = law_inputs(np.random.default_rng(1), carries=(1, 1))
         u[:, :36] = 1e4
         still, fast = np.zeros((1, 48)), np.zeros((1, 48))
@@ -162,7 +162,7 @@ def home():
 @pytest.mark.slow
 class TestClosedLoop:
     def test_walks(self):
-        """Half a second of standing, then 2 s of each command; nobody falls."""
+        """Half a second of standing, then 2 s of each command; no robot falls."""
         commands = [[0, 0, 0, 0.61], [0.5, 0, 0, 0.61], [0, 0.15, 0, 0.61], [0, 0, 0.5, 0.61]]
         walk = Walk(np.array(commands)[:, None], standing=0.5)
         system = systems.make("humanoid")

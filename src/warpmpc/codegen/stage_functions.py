@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from warpmpc.codegen import chunks, emit_native, kernel_source
+from warpmpc.codegen import emit_native, kernel_source
 from warpmpc.codegen.emit_native import Access, Place, struct_source
 from warpmpc.codegen.ir import IntArray, ScalarProgram
 from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
@@ -220,7 +220,7 @@ def module_key(
 @cache
 def _generator() -> str:
     """Hash of the files that generate the source: a changed generator finds no old modules."""
-    modules = (chunks, emit_native, kernel_source, native_preamble)
+    modules = (emit_native, kernel_source, native_preamble)
     files = (*(module.__file__ for module in modules), __file__)
     return hashlib.sha256(b"".join(Path(str(file)).read_bytes() for file in files)).hexdigest()
 

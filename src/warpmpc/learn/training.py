@@ -42,7 +42,7 @@ class TrainState:
         weights: At the end of the last epoch.
         optimiser: State of AdamW.
         best: Weights with the least validation loss so far.
-        history: "train" and "validation" losses of all epochs.
+        history: "train" and "validation" losses of all epochs, with the derivative's term.
     """
 
     weights: Any
@@ -160,7 +160,7 @@ class Programs:
         self._network, self._settings = network, settings
         self._optimiser = _optimiser(settings, steps)
         self.epoch = jax.jit(self._epoch, donate_argnums=1)
-        self.loss = jax.jit(self._plain_loss)
+        self.loss = jax.jit(self._validation_loss)
 
     def _epoch(
         self, weights: Weights, optimiser: Any, part: dict[str, jax.Array], key: jax.Array
@@ -184,6 +184,13 @@ class Programs:
         change, optimiser = self._optimiser.update(slope, optimiser, weights)
         weights = jax.tree.map(lambda w, d: w + d.astype(w.dtype), weights, change)
         return (weights, optimiser), loss
+
+    def _validation_loss(self, weights: Weights, part: dict[str, jax.Array]) -> jax.Array:
+        """The loss that is minimised, with the same directions of the derivative in all epochs.
+
+        Weights with the least error of labels alone may have wrong derivatives.
+        """
+        return self._loss(weights, part, jax.random.key(self._settings.seed))
 
     def _plain_loss(self, weights: Weights, part: dict[str, jax.Array]) -> jax.Array:
         return ((self._network.apply(weights, part["x"]) - part["u"]) ** 2).mean()

@@ -219,11 +219,6 @@ class SQPSettings:
         """Whether the number of iterations depends on the instance."""
         return self.mode == "converge"
 
-    @property
-    def scales_problem(self) -> bool:
-        """Whether a problem may be solved in other units."""
-        return self.converges and self.method == "sqp" and self.scaling == "auto"
-
     @classmethod
     def real_time(cls, sqp: int = 1, admm: int = 25) -> SQPSettings:
         """Settings for control loops: fixed numbers of iterations, on the fastest engines.
@@ -311,3 +306,12 @@ class SQPSettings:
         """Increase of the cost that is taken for rounding, in units of machine precision."""
         given = self.line_search.rounding
         return (10.0 if self.converges else 0.0) if given is None else given
+
+
+def checked_settings(settings: SQPSettings | None) -> SQPSettings:
+    """The settings, or defaults."""
+    if settings is None:
+        return SQPSettings()
+    if not isinstance(settings, SQPSettings):
+        raise SettingsError(f"settings must be SQPSettings, got {type(settings).__name__}.")
+    return settings

@@ -6,7 +6,6 @@ the SQP iteration as one differentiable program.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,6 +26,7 @@ from warpmpc._checks import (
 )
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.sharding import (
+    as_device,
     check_divisible,
     device_at,
     everywhere,
@@ -35,7 +35,6 @@ from warpmpc.engines.runtime.sharding import (
 )
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.tuning import Measured
-from warpmpc.mpc.arguments import as_device, as_problem, check_engine, checked_settings
 from warpmpc.mpc.batching import (
     BatchedCall,
     Sensitivity,
@@ -43,8 +42,7 @@ from warpmpc.mpc.batching import (
     release,
     result_values,
 )
-from warpmpc.mpc.hints import elimination_hints
-from warpmpc.mpc.interior_point.choice import InteriorPointChoice
+from warpmpc.mpc.interior_point.choice import InteriorPointChoice, given_names
 from warpmpc.mpc.parameters import (
     ParameterPacker,
     Parameters,
@@ -56,7 +54,7 @@ from warpmpc.mpc.parameters import (
     to_torch,
 )
 from warpmpc.mpc.sensitivity import SolveSensitivity, StepSensitivity
-from warpmpc.mpc.settings import SQPSettings
+from warpmpc.mpc.settings import SQPSettings, checked_settings
 from warpmpc.mpc.sqp.choice import IterationChoice
 from warpmpc.mpc.sqp.general import Iterate, final
 from warpmpc.mpc.stage_evaluation import StageEvaluator
@@ -69,24 +67,20 @@ from warpmpc.mpc.types import (
     Solution,
     TrajectoryLayout,
 )
-from warpmpc.mpc.units import SensitivityInUnits, UnitChange
+from warpmpc.mpc.units import SensitivityInUnits, UnitChange, unit_change
 from warpmpc.problem.mpc_problem import MPCProblem
-from warpmpc.problem.ocp.ocp import OCP
+from warpmpc.problem.ocp.ocp import OCP, as_problem
 from warpmpc.qp.batching import part_size
 from warpmpc.qp.loops.kernels import tune_loop
-from warpmpc.qp.loops.registry import engine_named
+from warpmpc.qp.loops.registry import differentiable_engines, engine_named
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import EQUALITY_TOLERANCE
 from warpmpc.qp.structure import EliminationHints, QPStructure, finite_vectors
 from warpmpc.qp.types import StagedSettings
 from warpmpc.symbolic.derivatives.assembly import host_qp
-from warpmpc.symbolic.derivatives.representative_kkt import (
-    Point,
-)
+from warpmpc.symbolic.derivatives.representative_kkt import Point
 from warpmpc.symbolic.derivatives.stage_model import HessianRule, row_kinds
-from warpmpc.symbolic.derivatives.units import find_units, problem_in
-
-_LOG = logging.getLogger(__name__)
+from warpmpc.symbolic.derivatives.units import problem_in
 
 
 class MPCSolver:
@@ -126,7 +120,7 @@ class MPCSolver:
         """
         self.settings, self.dtype = checked_settings(settings), check_dtype(dtype)
         self.problem = as_problem(problem)
-        check_engine(engine)
+        _check_engine(engine)
         self._device = as_device(device)
         self._rest_of_definition = (engine, nominal, staged)
         self.programs = StageEvaluator(self.problem, self._rule(), self.dtype)
@@ -137,8 +131,8 @@ class MPCSolver:
             )
         self._choice: IterationChoice | InteriorPointChoice
         if self.settings.method == "interior_point":
-            others = {"nominal": nominal, "staged": staged}
-            self._choice = InteriorPointChoice(engine, self.programs, self.settings, others)
+            names = given_names(nominal=nominal, staged=staged)
+            self._choice = InteriorPointChoice(engine, self.programs, self.settings, names)
             engine = self._choice.engine
         self._units = self._scaled_units(nominal)
         self.qp = self._qp_solver(engine, staged, nominal)
@@ -179,7 +173,7 @@ class MPCSolver:
         """Pickles the definition; a process that reads it finds the kernels in the cache."""
         engine, nominal, staged = self._rest_of_definition
         place = place_of(self._device)
-        return _rebuilt, (self.problem, self.settings, self.dtype, engine, place, nominal, staged)
+        return _rebuilt, (place, self.problem, self.settings, self.dtype, engine, nominal, staged)
 
     def __copy__(self) -> Self:
         """The solver itself: it has no state that a copy could change."""
@@ -213,22 +207,16 @@ class MPCSolver:
 
     def _scaled_units(self, nominal: Any) -> UnitChange | None:
         """The units that the iteration works in; `programs` are in them from then on."""
-        if not self.settings.scales_problem:
+        settings = self.settings
+        scales = settings.converges and settings.method == "sqp" and settings.scaling == "auto"
+        if not scales:
             return None
         sizes = (self.problem.n_vars, self.problem.n_params)
         given = None if nominal is None else finite_vectors(nominal, sizes, self.dtype)
-        units = find_units(self.programs.assembly, None if given is None else given[0])
-        if units is None:
-            return None
-        change = UnitChange(units, self.programs)
-        scaled = problem_in(units, self.problem)
-        self.programs = StageEvaluator(scaled, self._rule(), self.dtype)
-        sizes = [np.log2(part) for part in (units.z, units.rows)]
-        _LOG.info(
-            "scaled problem: variables by 2^%d to 2^%d, rows by 2^%d to 2^%d, cost by 2^%d",
-            *(bound for part in sizes for bound in (part.min(), part.max())),
-            np.log2(units.cost),
-        )
+        change = unit_change(self.programs, None if given is None else given[0])
+        if change is not None:
+            scaled = problem_in(change.units, self.problem)
+            self.programs = StageEvaluator(scaled, self._rule(), self.dtype)
         return change
 
     def _in_units(self, make: Callable[[], Any]) -> Callable[[], Sensitivity]:
@@ -242,7 +230,7 @@ class MPCSolver:
         point = None if nominal is None else self._nominal_point(nominal)
         hints: Callable[[], EliminationHints] = EliminationHints
         if self.settings.method == "sqp":  # which are for convex QPs
-            hints = partial(elimination_hints, at, settings, point)
+            hints = partial(EliminationHints.of_problem, at, settings, point)
         structure = QPStructure(
             at.P_pattern,
             at.A_pattern,
@@ -509,8 +497,9 @@ class MPCSolver:
 
     def _refuse_interior_point(self, name: str) -> None:
         if self.settings.method == "interior_point":
-            message = f'`{name}` belongs to the SQP iteration; use method="sqp", or `solve`.'
-            raise SettingsError(message)
+            raise SettingsError(
+                f'`{name}` belongs to the SQP iteration; use method="sqp", or `solve`.'
+            )
 
     def _packed(self, x0: ArrayLike | None, params: Params) -> Parameters:
         """The parameters in the form in which the caller passed them."""
@@ -587,14 +576,14 @@ class MPCSolver:
         )
 
 
-def _rebuilt(
-    problem: MPCProblem,
-    settings: SQPSettings,
-    dtype: str,
-    engine: str,
-    place: tuple[str, int] | None,
-    nominal: Any,
-    staged: StagedSettings | None,
-) -> MPCSolver:
+def _rebuilt(place: tuple[str, int] | None, *given: Any) -> MPCSolver:
     """A solver that was pickled."""
-    return MPCSolver(problem, settings, dtype, engine, device_at(place), nominal, staged)
+    problem, settings, dtype, engine, *rest = given
+    return MPCSolver(problem, settings, dtype, engine, device_at(place), *rest)
+
+
+def _check_engine(engine: Any) -> None:
+    """Refuses engines that do not exist or that have no derivatives."""
+    engines = ["auto", "onchip", *differentiable_engines()]
+    if engine not in engines:
+        raise SettingsError(f"Unknown engine {engine!r}; choose one of {engines}.")

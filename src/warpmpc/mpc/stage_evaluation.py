@@ -22,8 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.codegen.from_casadi import translate
-from warpmpc.codegen.program_cache import derivation, kept_program
+from warpmpc.codegen.from_casadi import derivation, kept_program, translate
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
 from warpmpc.mpc.parameters import Parameters, ParameterSplit
 from warpmpc.problem.mpc_problem import MPCProblem, array_digest, digest

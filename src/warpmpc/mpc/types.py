@@ -70,7 +70,7 @@ class TrajectoryLayout:
         return same and self.problem.hash == other.problem.hash
 
     def __hash__(self) -> int:
-        """Of the sizes; JAX needs it in every call."""
+        """Hashes the sizes; JAX asks for it in every call."""
         return hash((self.problem.n_vars, self.problem.n_cons, self.engine))
 
     def rows(self, name: str) -> np.ndarray:

@@ -6,6 +6,7 @@ in those of the user, and cotangents likewise.  Arrays are ``[tiles, rows, lanes
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import jax
@@ -18,7 +19,9 @@ from warpmpc.mpc.sensitivity import Arrays, SolveSensitivity, StepSensitivity
 from warpmpc.mpc.sqp.general import Iterate, regrouped
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import History, MPCWarmStart, QPState
-from warpmpc.symbolic.derivatives.units import Units
+from warpmpc.symbolic.derivatives.units import Units, find_units
+
+_LOG = logging.getLogger(__name__)
 
 
 class UnitChange:
@@ -142,3 +145,22 @@ class SensitivityInUnits:
         self, p: Parameters, start: MPCWarmStart, kept: Arrays
     ) -> tuple[Parameters, MPCWarmStart, Arrays]:
         return p, self._change.start(start), self._change.kept(kept)
+
+
+def unit_change(programs: StageEvaluator, z: np.ndarray | None) -> UnitChange | None:
+    """The change to units in which a problem is well scaled; None: it is so already.
+
+    Args:
+        programs: Stage functions in the units of the user.
+        z: A nominal trajectory, if there is one.
+    """
+    units = find_units(programs.assembly, z)
+    if units is None:
+        return None
+    sizes = [np.log2(part) for part in (units.z, units.rows)]
+    _LOG.info(
+        "scaled problem: variables by 2^%d to 2^%d, rows by 2^%d to 2^%d, cost by 2^%d",
+        *(bound for part in sizes for bound in (part.min(), part.max())),
+        np.log2(units.cost),
+    )
+    return UnitChange(units, programs)

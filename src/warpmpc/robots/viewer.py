@@ -125,7 +125,7 @@ def view(
         robot: The robot.
         q: Coordinates ``[steps, nq]``, or of a batch ``[batch, steps, nq]``, at most 64 of it.
         dt: Time between two steps.
-        port: Of the server; the next free one if it is taken.
+        port: Port of the server; the next free one if it is taken.
         spacing: Distance between neighbours in a square of instances; 0: all in one place.
     """
     return Viewer(robot, q, dt=dt, port=port, spacing=spacing)

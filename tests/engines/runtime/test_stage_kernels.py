@@ -296,6 +296,27 @@ def test_a_second_process_compiles_nothing_and_damage_is_mended(tmp_path):
     assert "RuntimeWarning" not in run_script(tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [bytes(512), np.random.default_rng(0).bytes(512)])
+def test_full_length_damage_and_open_files_are_mended_in_a_fresh_process(tmp_path, noise):
+    """Zeroed and random blocks, then files and folders that everybody may write."""
+    run_script(tmp_path)
+    (binary,) = (tmp_path / n for n in files_of(tmp_path) if n.endswith((".o", ".cubin", ".ptx")))
+    content = binary.read_bytes()
+    binary.write_bytes(content[:300] + noise[: len(content) - 300] + content[300 + len(noise) :])
+    assert binary.stat().st_size == len(content)
+    assert "is not what was written); it is built again" in run_script(tmp_path)
+    assert "RuntimeWarning" not in run_script(tmp_path)
+    binary.chmod(0o666)
+    assert "can be written by every user); it is built again" in run_script(tmp_path)
+    assert "RuntimeWarning" not in run_script(tmp_path)
+    for folder in ("modules", "kernels"):
+        (tmp_path / folder).chmod(0o777)
+        assert "can be written by every user" in run_script(tmp_path)
+        (tmp_path / folder).chmod(0o700)
+        assert "RuntimeWarning" not in run_script(tmp_path)
+
+
 def test_unwritable_folders(tmp_path):
     (tmp_path / "file").write_text("no folder")
     blocked = str(tmp_path / "file" / "below")

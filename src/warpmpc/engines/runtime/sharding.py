@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from warpmpc._errors import ProblemError
+from warpmpc._errors import ProblemError, SettingsError
 
 
 def on_every_device(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,6 +153,21 @@ def device_at(place: tuple[str, int] | None) -> Any:
             "has none; make it with another `device`."
         ) from reason
     return found[number if number < len(found) else 0]
+
+
+def as_device(device: Any) -> Any:
+    """A JAX device, a `NamedSharding`, or None."""
+    if isinstance(device, NamedSharding):
+        return with_auto_axes(device)
+    if device is None or isinstance(device, jax.Device):
+        return device
+    try:
+        return jax.devices(device)[0]
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise SettingsError(
+            f"device must be a JAX device or one of its platforms, got {device!r}; there are "
+            f"{jax.devices()}.  A NamedSharding spreads batches over several."
+        ) from error
 
 
 class _Whole:

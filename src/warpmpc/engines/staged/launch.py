@@ -1,7 +1,9 @@
 """The staged QP engine on tiles in program order: factorise, and the whole ADMM loop in one launch.
 
-Reads: a `StageElimination`.  Produces: `StagedKernels`, callable under `jax.jit`.  A model of one
-wave of warps chooses registers, block and prefetch.
+Reads: a `StageElimination`.  Produces: `StagedKernels`, callable under `jax.jit`, and
+`StagedVariants`: these kernels for any number of tiles, with one side or two.  The caller may fix
+fields of their `StagedShape`; the others are measured ones (`engines.staged.tuning`), or those of a
+model of one wave of warps.
 
 Measured on an H200 (docs/qp.md): the loop streams from memory, so its speed depends on the loads in
 flight.  With few tiles each thread should have many registers, to hold many loads; with many tiles,
@@ -11,14 +13,18 @@ long as the prefetched stages of all warps fit into it, and hurts otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc._errors import PatternError, SettingsError
 from warpmpc.codegen.kernel_source import KernelSource
 from warpmpc.engines.ldl.launch import MAX_REGISTERS, REGISTER_FILE
 from warpmpc.engines.runtime.admm_launch import (
@@ -29,7 +35,7 @@ from warpmpc.engines.runtime.admm_launch import (
     loop_inputs,
     loop_tables,
 )
-from warpmpc.engines.runtime.ffi import l2_bytes, multiprocessors, run
+from warpmpc.engines.runtime.ffi import l2_bytes, load_all, multiprocessors, run
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.loop_source import (
     staged_admm_kernel,
@@ -47,6 +53,10 @@ from warpmpc.engines.staged.stage_source import (
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.stage_elimination import StageElimination
 
+if TYPE_CHECKING:  # it measures the kernels of this module
+    from warpmpc.engines.staged.tuning import Measure, Measured, ShapeStore
+
+_LOG = logging.getLogger(__name__)
 _BLOCK = TWO_SIDED_BLOCK = 2 * LANES  # with two sides a block is one tile
 _STEP = 8  # registers are allocated in multiples of eight
 _SCHEDULERS = 4  # per multiprocessor, each with its own quarter of the registers
@@ -242,3 +252,137 @@ class StagedKernels:
             shape.threads(state.X.shape[0]),
             shape.block,
         )
+
+
+# Two sides have twice the code; beyond this many multiply-adds it takes too long to compile.
+_LARGEST_CODE = 20_000
+_ITERATIONS = 25  # iterations of a measurement, if none are given
+
+
+class StagedVariants:
+    """Kernels of QPs with one pattern."""
+
+    def __init__(
+        self,
+        build: Callable[[int], StagedKernels],
+        given: Mapping[str, int],
+        *,
+        tune: bool | None = None,
+        measure: Measure | None = None,
+    ):
+        """Builds the kernels that are needed in any case.
+
+        Args:
+            build: Makes kernels with a given number of sides.
+            given: Fields of `StagedShape` that are fixed.
+            tune: Whether to measure when a number of tiles first occurs without a measurement.
+                None: use what was measured, but do not measure.  False: use only the model.
+            measure: Measures kernels; by default on the device, in seconds.
+        """
+        self._given, self._tune, self._measure = dict(given), tune, measure
+        self._kernels = cache(build)
+        self.first = self._kernels(1)
+        if given.get("sides") == 2:
+            self._check_two_sides()
+        if tune and not _on_gpu():
+            _LOG.info("staged engine: tune=True has no effect on the CPU")
+
+    def _check_two_sides(self) -> None:
+        """Raises if two sides are impossible."""
+        layout, dtype = self._kernels(2).layout, self.first.dtype
+        if not mailbox_fits(layout.exchanged, dtype):
+            raise PatternError(
+                f"Two sides would share {layout.exchanged} numbers per problem, too many for the "
+                "shared memory of a block; use sides=1."
+            )
+
+    @cached_property
+    def _may_have_two(self) -> bool:
+        """Whether two sides are possible, allowed, and not too much code."""
+        fixed = self._given.get("sides")
+        if fixed is not None or self._given.get("block", TWO_SIDED_BLOCK) != TWO_SIDED_BLOCK:
+            return fixed == 2
+        try:
+            self._check_two_sides()
+        except PatternError as reason:
+            _LOG.info("staged engine: one side: %s", reason)
+            return False
+        return self._kernels(2).program.code_size <= _LARGEST_CODE
+
+    @cached_property
+    def _store(self) -> ShapeStore:
+        from warpmpc.engines.staged.tuning import ShapeStore
+
+        # Fixed fields limit what can be found.
+        content = f"{self.first.content}\n{sorted(self._given.items())}"
+        return ShapeStore(content, jax.devices()[0].device_kind)
+
+    def at(self, tiles: int) -> StagedKernels:
+        """Kernels for a number of tiles."""
+        if self._tune is not False and (_on_gpu() or self._measure):
+            stored = self._store.get(tiles)
+            if stored is None and self._tune:
+                stored = self.tune(tiles)[-1].shape
+            if stored is not None:
+                return self._shaped(stored)
+        sides = self._given.get("sides") or self._model_sides(tiles)
+        fixed = {name: value for name, value in self._given.items() if name != "sides"}
+        return self._kernels(sides).shaped(fixed)
+
+    def _model_sides(self, tiles: int) -> int:
+        """On the CPU one thread would do both sides."""
+        return sides_for(tiles) if _on_gpu() and self._may_have_two else 1
+
+    def _shaped(self, shape: StagedShape) -> StagedKernels:
+        fields = asdict(shape)
+        return self._kernels(fields.pop("sides")).shaped(fields)
+
+    def tune(
+        self, tiles: int, iterations: int = _ITERATIONS, kinds: Sequence[RowKind] = ()
+    ) -> list[Measured]:
+        """Measures shapes for a number of tiles; the last one listed is the fastest, and is kept.
+
+        Args:
+            tiles: Number of tiles; the result is used up to the next power of two.
+            iterations: Iterations of the ADMM loop.
+            kinds: Kinds of the rows, where the loop that will run uses them.
+        """
+        # Most solves measure nothing.
+        from warpmpc.engines.staged.tuning import LoopTimer, search
+
+        measure = self._measure
+        if measure is None:
+            if not _on_gpu():
+                raise SettingsError(
+                    "Nothing to tune on the CPU: all shapes of the kernels run the same code there."
+                )
+            measure = LoopTimer(min(iterations, 2 * _ITERATIONS))
+        sides = [self._given["sides"]] if "sides" in self._given else [1]
+        if "sides" not in self._given and self._may_have_two:
+            sides.append(2)
+        fixed = {name: value for name, value in self._given.items() if name != "sides"}
+        starts = [self._kernels(count).shaped(fixed).shape(tiles) for count in sides]
+
+        def kernels(shape: StagedShape) -> StagedKernels:
+            found = self._shaped(shape)
+            return found.with_kinds(kinds) if kinds else found
+
+        found = search(
+            starts,
+            self.first.dtype,
+            self._given,
+            lambda shape: measure(kernels(shape), tiles),
+            lambda shapes: _load(map(kernels, shapes), tiles),
+        )
+        self._store.put(tiles, found[-1].shape)
+        return found
+
+
+def _load(kernels: Iterable[StagedKernels], tiles: int) -> None:
+    """Compiles several loops at the same time."""
+    needed = [one for some in kernels for one in some.to_load(tiles)]
+    load_all(list(dict.fromkeys(needed)))  # shapes may share one
+
+
+def _on_gpu() -> bool:
+    return jax.default_backend() == "gpu"

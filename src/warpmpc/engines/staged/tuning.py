@@ -1,9 +1,7 @@
 """Choice of the fastest shape of the staged kernels: measured on the device, stored on disk.
 
-Reads: a function that builds the kernels of a program, and one that measures them.  Produces:
-`StagedVariants`, kernels for any number of tiles: with one side or two, in the fastest
-`StagedShape`.  Fields that the caller fixed are kept; the others are those measured on this device
-for a range of batch sizes (tiles up to a power of two), or else those of the model.
+Reads: kernels, and a function that measures them.  Produces: the fastest `StagedShape` for a range
+of batch sizes (tiles up to a power of two), stored beside generated code for later processes.
 """
 
 from __future__ import annotations
@@ -13,28 +11,22 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
 from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc._errors import CodegenError, PatternError, SettingsError
+from warpmpc._errors import CodegenError
 from warpmpc.codegen.cache import load_text, store_text
 from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
-from warpmpc.engines.runtime.ffi import load_all
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.launch import (
-    TWO_SIDED_BLOCK,
     StagedKernels,
     StagedShape,
-    mailbox_fits,
-    sides_for,
 )
-from warpmpc.symbolic.derivatives.stage_model import RowKind
 
 _LOG = logging.getLogger(__name__)
 # Alternatives to the model's choice, which are tried one field after the other.
@@ -229,133 +221,3 @@ def synthetic_loop(kernels: StagedKernels, tiles: int) -> tuple[LoopData, jax.Ar
     report = jnp.zeros((tiles, 5, LANES), dtype=kernels.dtype)
     data = LoopData(arrays["K"], Q, Q, Q, Q[:, :1], Q[:, :1], scaled=False)
     return data, arrays["R"], LoopState(arrays["X"], flags, flags, report)
-
-
-_LOG = logging.getLogger(__name__)
-# Two sides have twice the code; beyond this many multiply-adds it takes too long to compile.
-_LARGEST_CODE = 20_000
-_ITERATIONS = 25  # iterations of a measurement, if none are given
-
-
-class StagedVariants:
-    """Kernels of QPs with one pattern."""
-
-    def __init__(
-        self,
-        build: Callable[[int], StagedKernels],
-        given: Mapping[str, int],
-        *,
-        tune: bool | None = None,
-        measure: Measure | None = None,
-    ):
-        """Builds the kernels that are needed in any case.
-
-        Args:
-            build: Makes kernels with a given number of sides.
-            given: Fields of `StagedShape` that are fixed.
-            tune: Whether to measure when a number of tiles first occurs without a measurement.
-                None: use what was measured, but do not measure.  False: use only the model.
-            measure: Measures kernels; by default on the device, in seconds.
-        """
-        self._given, self._tune, self._measure = dict(given), tune, measure
-        self._kernels = cache(build)
-        self.first = self._kernels(1)
-        if given.get("sides") == 2:
-            self._check_two_sides()
-        if tune and not _on_gpu():
-            _LOG.info("staged engine: tune=True has no effect on the CPU")
-
-    def _check_two_sides(self) -> None:
-        """Raises if two sides are impossible."""
-        layout, dtype = self._kernels(2).layout, self.first.dtype
-        if not mailbox_fits(layout.exchanged, dtype):
-            raise PatternError(
-                f"Two sides would share {layout.exchanged} numbers per problem, too many for the "
-                "shared memory of a block; use sides=1."
-            )
-
-    @cached_property
-    def _may_have_two(self) -> bool:
-        """Whether two sides are possible, allowed, and not too much code."""
-        fixed = self._given.get("sides")
-        if fixed is not None or self._given.get("block", TWO_SIDED_BLOCK) != TWO_SIDED_BLOCK:
-            return fixed == 2
-        try:
-            self._check_two_sides()
-        except PatternError as reason:
-            _LOG.info("staged engine: one side: %s", reason)
-            return False
-        return self._kernels(2).program.code_size <= _LARGEST_CODE
-
-    @cached_property
-    def _store(self) -> ShapeStore:
-        # Fixed fields limit what can be found.
-        content = f"{self.first.content}\n{sorted(self._given.items())}"
-        return ShapeStore(content, jax.devices()[0].device_kind)
-
-    def at(self, tiles: int) -> StagedKernels:
-        """Kernels for a number of tiles."""
-        if self._tune is not False and (_on_gpu() or self._measure):
-            stored = self._store.get(tiles)
-            if stored is None and self._tune:
-                stored = self.tune(tiles)[-1].shape
-            if stored is not None:
-                return self._shaped(stored)
-        sides = self._given.get("sides") or self._model_sides(tiles)
-        fixed = {name: value for name, value in self._given.items() if name != "sides"}
-        return self._kernels(sides).shaped(fixed)
-
-    def _model_sides(self, tiles: int) -> int:
-        """On the CPU one thread would do both sides."""
-        return sides_for(tiles) if _on_gpu() and self._may_have_two else 1
-
-    def _shaped(self, shape: StagedShape) -> StagedKernels:
-        fields = asdict(shape)
-        return self._kernels(fields.pop("sides")).shaped(fields)
-
-    def tune(
-        self, tiles: int, iterations: int = _ITERATIONS, kinds: Sequence[RowKind] = ()
-    ) -> list[Measured]:
-        """Measures shapes for a number of tiles; the last one listed is the fastest, and is kept.
-
-        Args:
-            tiles: Number of tiles; the result is used up to the next power of two.
-            iterations: Iterations of the ADMM loop.
-            kinds: Kinds of the rows, where the loop that will run uses them.
-        """
-        measure = self._measure
-        if measure is None:
-            if not _on_gpu():
-                raise SettingsError(
-                    "Nothing to tune on the CPU: all shapes of the kernels run the same code there."
-                )
-            measure = LoopTimer(min(iterations, 2 * _ITERATIONS))
-        sides = [self._given["sides"]] if "sides" in self._given else [1]
-        if "sides" not in self._given and self._may_have_two:
-            sides.append(2)
-        fixed = {name: value for name, value in self._given.items() if name != "sides"}
-        starts = [self._kernels(count).shaped(fixed).shape(tiles) for count in sides]
-
-        def kernels(shape: StagedShape) -> StagedKernels:
-            found = self._shaped(shape)
-            return found.with_kinds(kinds) if kinds else found
-
-        found = search(
-            starts,
-            self.first.dtype,
-            self._given,
-            lambda shape: measure(kernels(shape), tiles),
-            lambda shapes: _load(map(kernels, shapes), tiles),
-        )
-        self._store.put(tiles, found[-1].shape)
-        return found
-
-
-def _load(kernels: Iterable[StagedKernels], tiles: int) -> None:
-    """Compiles several loops at the same time."""
-    needed = [one for some in kernels for one in some.to_load(tiles)]
-    load_all(list(dict.fromkeys(needed)))  # shapes may share one
-
-
-def _on_gpu() -> bool:
-    return jax.default_backend() == "gpu"

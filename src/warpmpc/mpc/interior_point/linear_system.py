@@ -22,7 +22,7 @@ from warpmpc.qp.linear_solvers.base import LDLSettings, LinearSystem
 from warpmpc.qp.linear_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.products import QPMatrices
 from warpmpc.symbolic.elimination import eliminate
-from warpmpc.symbolic.float32_ordering import safe_amd
+from warpmpc.symbolic.ordering import safe_amd
 from warpmpc.symbolic.pattern import IntArray, SparsePattern, build_kkt
 
 

@@ -62,7 +62,7 @@ class Elimination:
             now: The iterate.
             rows: What is known of the rows.
             mu: Barrier parameter.
-            weight: Of the residual of a row per multiplier: 1 in restoration, else 0.
+            weight: Weight of the residual of a row per multiplier: 1 in restoration, else 0.
         """
         found = [(side, side.newton(now.s, mu)) for side in now.sides]
         forces = [(side, r + side.z) for side, (r, _) in found]

@@ -346,3 +346,12 @@ class OCP(HoldsExpressions):
         x_guess = ex.sized_column(x, self._x.size, "guess of x", "x")
         u_guess = ex.sized_column(0.0 if u is None else u, self._u.size, "guess of u", "u")
         return ca.vertcat(x_guess, u_guess)
+
+
+def as_problem(problem: Any) -> MPCProblem:
+    """The problem in its general form."""
+    if isinstance(problem, OCP):
+        return problem.problem()
+    if not isinstance(problem, MPCProblem):
+        raise ProblemError(f"problem must be an OCP or MPCProblem, got {type(problem).__name__}.")
+    return problem

@@ -21,15 +21,15 @@ from warpmpc._errors import PatternError, SettingsError
 from warpmpc.engines.panels.launch import PanelKernels
 from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.tiles import LANES, tile_count
-from warpmpc.engines.staged.launch import StagedKernels
-from warpmpc.engines.staged.tuning import Measured, StagedVariants
+from warpmpc.engines.staged.launch import StagedKernels, StagedVariants
+from warpmpc.engines.staged.tuning import Measured
 from warpmpc.qp.loops.general import ADMMLoop
 from warpmpc.qp.scaling import LoopEnd, Residuals, ScaledQP
 from warpmpc.qp.structure import QPStructure, inverse_rho
 from warpmpc.qp.types import ADMMSettings, StagedSettings, Status
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.elimination import StoredElimination, eliminate
-from warpmpc.symbolic.float32_ordering import safe_amd
+from warpmpc.symbolic.ordering import safe_amd
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.stage_elimination import (
     StageElimination,

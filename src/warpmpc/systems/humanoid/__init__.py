@@ -72,7 +72,7 @@ def references(t: Any, x: jax.Array, nodes: int = gait.NODES) -> dict[str, jax.A
     Args:
         t: A number, or one per instance.
         x: Measured states.
-        nodes: Of the problem.
+        nodes: Number of nodes of the problem.
     """
     time = CONTROL_DT * jnp.asarray(t).astype(x.dtype)
     return gait.references(jnp, x, gait.walking(jnp, time, nodes))

@@ -25,7 +25,7 @@ class Part:
     """One joint and the link behind it.
 
     Attributes:
-        name: Of the joint and of the link.
+        name: Name of the joint and of the link.
         parent: Link before it.
         axis: "x", "y" or "z".
         origin: Origin of the joint in the frame of the parent [m].

@@ -55,8 +55,8 @@ class Walk:
             robots than that begin with the first ones again.
         every: Time between two commands [s].
         standing: Time before the first step [s].
-        threads: Of MuJoCo; None: one per core.
-        nodes: Of the problem.
+        threads: Threads of MuJoCo; None: one per core.
+        nodes: Number of nodes of the problem.
     """
 
     commands: np.ndarray

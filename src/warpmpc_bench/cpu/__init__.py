@@ -1,0 +1,1 @@
+"""`warpmpc bench cpu`: threads, engines and OSQP on the cores of this machine, interleaved."""
