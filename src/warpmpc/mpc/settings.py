@@ -219,11 +219,6 @@ class SQPSettings:
         """Whether the number of iterations depends on the instance."""
         return self.mode == "converge"
 
-    @property
-    def scales_problem(self) -> bool:
-        """Whether a problem may be solved in other units."""
-        return self.converges and self.method == "sqp" and self.scaling == "auto"
-
     @classmethod
     def real_time(cls, sqp: int = 1, admm: int = 25) -> SQPSettings:
         """Settings for control loops: fixed numbers of iterations, on the fastest engines.

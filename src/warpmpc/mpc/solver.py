@@ -131,8 +131,8 @@ class MPCSolver:
             )
         self._choice: IterationChoice | InteriorPointChoice
         if self.settings.method == "interior_point":
-            others = {"nominal": nominal, "staged": staged}
-            self._choice = InteriorPointChoice(engine, self.programs, self.settings, others)
+            names = given_names(nominal=nominal, staged=staged)
+            self._choice = InteriorPointChoice(engine, self.programs, self.settings, names)
             engine = self._choice.engine
         self._units = self._scaled_units(nominal)
         self.qp = self._qp_solver(engine, staged, nominal)
@@ -207,7 +207,9 @@ class MPCSolver:
 
     def _scaled_units(self, nominal: Any) -> UnitChange | None:
         """The units that the iteration works in; `programs` are in them from then on."""
-        if not self.settings.scales_problem:
+        settings = self.settings
+        scales = settings.converges and settings.method == "sqp" and settings.scaling == "auto"
+        if not scales:
             return None
         sizes = (self.problem.n_vars, self.problem.n_params)
         given = None if nominal is None else finite_vectors(nominal, sizes, self.dtype)
@@ -495,8 +497,9 @@ class MPCSolver:
 
     def _refuse_interior_point(self, name: str) -> None:
         if self.settings.method == "interior_point":
-            message = f'`{name}` belongs to the SQP iteration; use method="sqp", or `solve`.'
-            raise SettingsError(message)
+            raise SettingsError(
+                f'`{name}` belongs to the SQP iteration; use method="sqp", or `solve`.'
+            )
 
     def _packed(self, x0: ArrayLike | None, params: Params) -> Parameters:
         """The parameters in the form in which the caller passed them."""

@@ -6,7 +6,6 @@ the place of `mpc.sqp.choice.IterationChoice` in `MPCSolver`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 
 from warpmpc._errors import SettingsError
@@ -35,11 +34,7 @@ class InteriorPointChoice:
     is_three_launch = False
 
     def __init__(
-        self,
-        engine: str,
-        programs: StageEvaluator,
-        settings: SQPSettings,
-        others: Mapping[str, object],
+        self, engine: str, programs: StageEvaluator, settings: SQPSettings, given: tuple[str, ...]
     ):
         """Refuses what is wanted but impossible.
 
@@ -47,7 +42,7 @@ class InteriorPointChoice:
             engine: The engine that the caller wants.
             programs: Stage functions.
             settings: Settings.
-            others: Arguments of the solver that the method has no use for; None: not given.
+            given: Names of other arguments of the solver that the caller has given.
         """
         self.engine = _DEFAULT if engine == "auto" else engine
         if self.engine not in SOLVERS:
@@ -55,10 +50,9 @@ class InteriorPointChoice:
                 f'engine="{engine}" is not possible with method="interior_point", whose engines '
                 f'are {sorted(SOLVERS)}; use engine="auto".'
             )
-        given = next((name for name, value in others.items() if value is not None), None)
-        if given is not None:
+        if given:
             raise SettingsError(
-                f'`{given}` has no effect with method="interior_point"; leave it out, or use '
+                f'`{given[0]}` has no effect with method="interior_point"; leave it out, or use '
                 'method="sqp".'
             )
         self._programs, self._settings = programs, settings
@@ -99,3 +93,8 @@ class InteriorPointChoice:
             programs: Stage functions for one way to divide parameters into own and common ones.
         """
         return InteriorPointSolve(programs, self.engine, self._settings)
+
+
+def given_names(**arguments: object) -> tuple[str, ...]:
+    """Names of the arguments that are not None."""
+    return tuple(name for name, value in arguments.items() if value is not None)
