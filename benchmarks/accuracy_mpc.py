@@ -34,7 +34,7 @@ from mpc_cases import WholeProblem  # noqa: E402
 from nlp_oracle import Minima, NonlinearProgram  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "accuracy_mpc.jsonl"
-KKT_TOLERANCE = 2e-6  # of our solutions, twice what the solver asks for
+KKT_TOLERANCE = 2e-6  # for our solutions: twice the tolerance of the solver
 SAME_POINT = 1e-3  # largest difference of two equal minimisers, over the largest variable
 SAME_COST = 1e-4  # relative
 WANTED = 0.95  # share of the instances
@@ -145,7 +145,7 @@ def _largest(values: np.ndarray) -> float | None:
 
 
 def passes(row: dict[str, Any]) -> bool:
-    """What issue 4 asks for."""
+    """The criterion that this benchmark checks."""
     return row["optimal"] >= WANTED and row["agrees"] >= WANTED
 
 
@@ -162,7 +162,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measures all systems; fails if one of them does not reach the wanted share."""
+    """Measures all systems; fails if one of them does not reach the required share."""
     logging.basicConfig(format="%(message)s")
     _LOG.setLevel(logging.INFO)
     jax.config.update("jax_enable_x64", True)

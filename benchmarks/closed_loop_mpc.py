@@ -83,7 +83,7 @@ def measure(name: str, dtype: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Runs what is asked for."""
+    """Runs the requested systems."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--dtype", default="float32")

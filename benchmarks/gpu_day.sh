@@ -3,9 +3,10 @@
 #
 #     source .gpu/setup.sh && WARPMPC_COMMIT=$(git rev-parse HEAD) bash benchmarks/gpu_day.sh
 #
-# Steps: the GPU tests, closed-loop benchmarks of six systems (pendulum, car and cartpole on chip,
-# quadrotor, linear and quadrotor_obstacles staged), and compute-sanitizer on small cases where it is
-# installed.  Every step has a time limit.  A finished step leaves a stamp in ./gpu_day and is skipped
+# Steps: the GPU tests, closed-loop benchmarks of seven systems (pendulum, car and cartpole on chip,
+# quadrotor, linear, quadrotor_obstacles and humanoid staged), the published run of `warpmpc learn`, and
+# compute-sanitizer on small cases where it is installed.  Every step has a time limit.  A finished
+# step leaves a stamp in ./gpu_day and is skipped
 # by the next run; delete ./gpu_day to start again.  If $OUT is a folder, results and stamps are
 # copied there after every step, and stamps that it already holds count as well.
 #
@@ -17,8 +18,8 @@
 #   TESTS_S           seconds after which test steps are cut short (default 720)
 #   PYTHON            interpreter (default python3)
 #   GPU_DAY           folder of results and stamps (default ./gpu_day)
-#   GPU_DAY_SYSTEMS   systems to measure, separated by blanks (default: all six)
-#   GPU_DAY_BATCHES   batch sizes (default 1,1000,10000,100000)
+#   GPU_DAY_SYSTEMS   systems to measure, separated by blanks (default: all seven)
+#   GPU_DAY_BATCHES   batch sizes (default 1,1000,10000,100000; humanoid 512,4096,10000,30000)
 #   GPU_DAY_STEPS     steps of the timed loops (default: those of the committed rows)
 #   GPU_DAY_OPTIONS   further options of `warpmpc bench`
 #   GPU_DAY_DRY=1     rehearsal without a GPU: GPU tests may be skipped, sizes are tiny
@@ -29,13 +30,15 @@ STARTED=$SECONDS
 
 if [ "${GPU_DAY_DRY:-0}" = 1 ]; then
   : "${GPU_DAY_SYSTEMS:=pendulum}" "${GPU_DAY_BATCHES:=1,3}" "${GPU_DAY_STEPS:=2}"
+  LARGE_BATCHES=$GPU_DAY_BATCHES
   : "${GPU_DAY_OPTIONS:=--horizon 6 --sample 2 --repeats 1 --no-full-loops --no-profile}"
   REQUIRE=0
 else
   REQUIRE=1
 fi
 : "${BUDGET_S:=1500}" "${TESTS_S:=720}" "${GPU_DAY:=gpu_day}" "${GPU_DAY_OPTIONS:=}" "${GPU_DAY_STEPS:=}"
-: "${GPU_DAY_SYSTEMS:=cartpole pendulum car quadrotor linear quadrotor_obstacles}"
+: "${GPU_DAY_SYSTEMS:=cartpole pendulum car quadrotor linear quadrotor_obstacles humanoid}"
+: "${LARGE_BATCHES:=${GPU_DAY_BATCHES:-512,4096,10000,30000}}"
 : "${GPU_DAY_BATCHES:=1,1000,10000,100000}"
 PYTHON=$(command -v "${PYTHON:-python3}") || { echo "gpu_day: no Python found; set PYTHON."; exit 2; }
 case $PYTHON in /*) ;; *) PYTHON=$ROOT/$PYTHON ;; esac
@@ -114,12 +117,13 @@ gpu_tests() {
   done
 }
 
+# benchmark SYSTEM VARIANT STEPS [LIMIT_S BATCHES OPTIONS...]
 benchmark() {
-  local name=$1 variant=$2 steps=${GPU_DAY_STEPS:-$3}
+  local name=$1 variant=$2 steps=${GPU_DAY_STEPS:-$3} limit=${4:-200} batches=${5:-$GPU_DAY_BATCHES}
   # shellcheck disable=SC2086  # the options are separate words
-  step "bench_$name" 200 env -C "$GPU_DAY/scratch" "$PYTHON" -m warpmpc_bench bench "$name" \
-    --batch "$GPU_DAY_BATCHES" --steps "$steps" --variants "$variant" \
-    --json "$GPU_DAY/rows.jsonl" $GPU_DAY_OPTIONS
+  step "bench_$name" "$limit" env -C "$GPU_DAY/scratch" "$PYTHON" -m warpmpc_bench bench "$name" \
+    --batch "$batches" --steps "$steps" --variants "$variant" \
+    --json "$GPU_DAY/rows.jsonl" "${@:6}" $GPU_DAY_OPTIONS
 }
 
 sanitizer() {
@@ -138,9 +142,18 @@ for system in $GPU_DAY_SYSTEMS; do
     quadrotor) benchmark "$system" staged 10 ;;
     quadrotor_obstacles) benchmark "$system" staged 20 ;;
     linear) benchmark "$system" staged 50 ;;
+    # Its kernels take minutes to compile, here and in float64.
+    humanoid) benchmark "$system" default 20 900 "$LARGE_BATCHES" --sample 32 ;;
     *) benchmark "$system" default 20 ;;
   esac
 done
+# The published approximate MPC: 20 M pairs, 100 epochs.  The report in steps.log has all times.
+if [ "$REQUIRE" = 1 ] && "$PYTHON" -c 'import optax' 2> /dev/null; then
+  step learn_quadrotor 600 "$PYTHON" -m warpmpc.cli.main learn quadrotor --full --json \
+    --out "$GPU_DAY/scratch/quadrotor_policy"
+else
+  echo "learn_quadrotor: optax is not installed, or this is a rehearsal; left out"
+fi
 if command -v compute-sanitizer > /dev/null && [ "$REQUIRE" = 1 ]; then
   for tool in memcheck racecheck; do
     sanitizer ldl "$tool"

@@ -99,7 +99,7 @@ def _result_bytes(solution: Solution) -> int:
 def _exact_controls(
     setup: MPCSetup, x0: np.ndarray, starts: Sequence[MPCWarmStart | None]
 ) -> np.ndarray:
-    """The same of solves from each of the starts, in float64."""
+    """Results of solves from each of the starts, in float64."""
     with jax.enable_x64(True):
         system = setup.make()
         solver = MPCSolver(system.problem, system.settings, dtype="float64", engine="sparse")

@@ -1,13 +1,14 @@
-"""What the machine code of on-chip kernels says without a GPU: cycles of their ADMM loop.
+"""Reads the machine code of on-chip kernels without a GPU: cycles of their ADMM loop.
 
     pip install nvidia-cuda-nvdisasm
     python benchmarks/machine_code.py [car pendulum cartpole ...] [--together 4] [--profile]
 
-Instructions of an NVIDIA GPU say themselves how long to wait behind them, and for which loads.  So
+Instructions of an NVIDIA GPU encode how long to wait after them, and for which loads.  Therefore
 the cycles that one warp alone takes for an iteration can be added up (an H200 took 10 to 25 % more,
-by `phases.cycles` at batch 1).  They grow where the compiler runs out of registers: 32 numbers that
+by `phases.cycles` at batch 1).  They grow where the compiler runs out of registers: 32 values that
 stayed alive for no reason were seen here as 15 to 70 % more cycles, long before anything is
-spilled, and on an H200 as 6 % longer solves of pendulums.  What other warps do is not known here.
+spilled, and on an H200 as 6 % longer solves of pendulums.  The effect of other warps is not
+modelled.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ _TARGET = re.compile(r"^BRA.*`\((\.L_x_\d+)\)")
 
 
 class Instruction(NamedTuple):
-    """An instruction with what it says of waiting.
+    """An instruction with its encoded waiting times.
 
     Attributes:
-        text: Without its predicate.
+        text: Instruction without its predicate.
         stall: Cycles before the next one.
         sets: Scoreboard that is busy until its result is there, or `NO_SCOREBOARD`.
         reads: The same until its operands have been read.
@@ -94,7 +95,7 @@ def loops(code: Sequence[Instruction], labels: dict[str, int]) -> Iterator[list[
 
 
 def admm_loop(code: Sequence[Instruction], labels: dict[str, int]) -> list[Instruction] | None:
-    """The shortest long loop that exchanges numbers and neither divides nor asks for tables."""
+    """The shortest long loop that exchanges values and neither divides nor reads tables."""
     without = {"MUFU", "LDG", "WARPSYNC"}
     some = [
         loop
@@ -134,7 +135,7 @@ def disassembler() -> str:
 
 
 def compiled(name: str, together: int, folder: Path, *, profile: bool) -> Path:
-    """The kernel of a system with the numbers of its benchmark, for Hopper."""
+    """The kernel of a system with the settings of its benchmark, for Hopper."""
     made = MPCSetup(name).make()
     solver = MPCSolver(made.problem, made.settings, "float32", "onchip")
     iteration = OnchipIteration(solver.programs, solver.qp, solver.settings)

@@ -4,7 +4,7 @@
     compute-sanitizer --tool memcheck --error-exitcode 1 python benchmarks/sanitize_mpc.py
     compute-sanitizer --tool racecheck --error-exitcode 1 python benchmarks/sanitize_mpc.py
 
-Arguments are numbers of cases, from 0; without any all are solved.  Also checks the results against
+Arguments are indices of cases, from 0; without any all are solved.  Also checks the results against
 float64, so that a clean report is one of kernels that work.
 """
 

@@ -19,8 +19,7 @@ from warpmpc.engines.panels.sweep_plan import PanelNodes, deal, panel_items
 from warpmpc.engines.staged.loop_source import staged_admm_kernel, staged_factor_kernel
 from warpmpc.engines.staged.stage_source import factor_source, iteration_source, side_layout
 from warpmpc.symbolic.elimination import product_terms
-from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.pattern import SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import build_stage_elimination
 from warpmpc.systems.patterns import cartpole
 
@@ -114,7 +113,7 @@ def unrolled(case: Case, *, prefetch: int) -> float:
 
 
 def panels(case: Case, warps: int) -> float:
-    """Error of factorisation and sweeps by panels, so many warps per tile."""
+    """Error of factorisation and sweeps by panels with a number of warps per tile."""
     program = case.program
     elimination = program.in_program_order()
     plan, sweeps = panel_factor(elimination), panel_items(elimination)

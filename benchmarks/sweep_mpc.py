@@ -75,7 +75,7 @@ def plot(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Does what is asked for; the exit code is that of the worst command."""
+    """Runs the requested commands; the exit code is that of the worst one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", choices=("sweep", "ablation", "plot"))
     parser.add_argument("--json", type=Path, required=True)

@@ -3,8 +3,9 @@
     with warp_only():
         solver.solve(x0)
 
-Profilers and sanitizers see our kernels and nothing of XLA, which some of them do not survive.  Set
-``JAX_PLATFORMS=cpu``.  Without a CUDA device the kernels run on the CPU, as they do anyway.
+Profilers and sanitizers then find our kernels and nothing of XLA, which some of them do not
+survive.  Set ``JAX_PLATFORMS=cpu``.  Without a CUDA device the kernels run on the CPU, as they do
+anyway.
 """
 
 from __future__ import annotations

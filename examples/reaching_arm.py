@@ -26,7 +26,7 @@ DT, HORIZON, STEPS, SPEED = 0.05, 20, 100, 1.5
 # because they stand for all points between them.
 THICK = 0.05, 0.05, 0.05, 0.05, 0.045, 0.04
 POINTS = dict(zip(("elbow", "forearm", "sleeve", "wrist", "palm", "hand"), THICK, strict=True))
-EXTRA = 0.02
+EXTRA = 0.03
 # Postures from which goals and starts are drawn: within these angles.
 POSTURES = np.array([1.2, 1.0, 1.0, 1.5, 1.0, 1.2, 1.0])
 

@@ -1,7 +1,7 @@
 """Swing up a batch of cartpoles in closed loop.
 
 What one learns: how a problem is written in CasADi, how `wm.rollout` runs a whole batch of closed
-loops as one program on the device, and how to ask how many of them succeeded.
+loops as one program on the device, and how to count the successful ones.
 
     python examples/swing_up.py --batch 256 --out swing_up.png
 """

@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     x0 = jnp.concatenate([begin + 0.3, jnp.zeros_like(begin)], axis=1)
 
     # Two iterations per step, from the last plan moved by one node: plans change little.
-    solver = wm.MPCSolver(build(), wm.SQPSettings(mode="fixed", max_iter=2))
+    solver = wm.MPCSolver(build(), wm.SQPSettings(mode="fixed", max_iter=2, qp=wm.ADMMSettings()))
     loop = wm.rollout(
         solver, plant, x0, STEPS, params=references(size, phase), key=jax.random.key(0)
     )

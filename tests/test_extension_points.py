@@ -10,17 +10,15 @@ import importlib
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
-import casadi as ca
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from scipy.integrate import solve_ivp
+from toy_system import DT, REST, STEPS, TOY, build, sample, xdot
 
 from warpmpc import (
-    OCP,
     ADMMSettings,
     LDLSolver,
     LineSearchSettings,
@@ -35,51 +33,12 @@ from warpmpc.problem.integrators import INTEGRATORS, Discretisation
 from warpmpc.qp.linear_solvers.kkt_solvers import DenseEngine
 from warpmpc.qp.loops.registry import LOOPS, Engine
 from warpmpc.symbolic.ordering import ORDERINGS
-from warpmpc.systems.base import (
-    batched,
-    benchmark_settings,
-    closed_loop,
-    closed_loop_metrics,
-    generator,
-    symbolic,
-)
-from warpmpc_bench.common.baseline import Baseline
 from warpmpc_bench.common.record import read_rows
-from warpmpc_bench.common.timing import Measured, measure
-from warpmpc_bench.mpc.baselines import BASELINES, judge_loop
+from warpmpc_bench.mpc.baselines import BASELINES
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
-DT, PUSH, LONGEST = 0.1, 2.0, 0.25
+LONGEST = 0.25
 FIXED = ADMMSettings(max_iter=50, check_every=0, adaptive_rho_every=0, scaling=0)
-
-
-def xdot(ops, x, u):
-    return [x[1], ops.sin(x[0]) + u[0]]
-
-
-def build(horizon, *, integrator="rk4"):
-    x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
-    ocp = OCP(x, u, horizon=horizon, dt=DT)
-    ocp.set_dynamics(symbolic(xdot, x, u), integrator=integrator)
-    ocp.add_residual(ca.vertcat(x, u), weight=[1, 1, 0.1])
-    ocp.subject_to(-PUSH, u, PUSH, name="push")
-    return ocp
-
-
-def sample(batch, seed=None):
-    return 0.3 * generator(batch, seed).normal(size=(batch, 2))
-
-
-def simulate(x, u):
-    return x + DT * batched(xdot, x, jnp.clip(u, -PUSH, PUSH))
-
-
-def metrics(x, u):
-    x, u, finite = closed_loop(x, u, 2, 1)
-    error = np.abs(x[:, -1]).max(axis=1)
-    return closed_loop_metrics(
-        finite, success=error <= 0.2, input_excess=np.abs(u) - PUSH, final_error=error
-    )
 
 
 def test_integrator(monkeypatch):
@@ -159,19 +118,7 @@ def test_engine(monkeypatch):
 
 @pytest.fixture
 def toy(monkeypatch):
-    recipe = systems.Recipe(
-        "toy",
-        systems.Description("toys stand up", demo_batch=4),
-        build,
-        sample,
-        simulate,
-        metrics,
-        settings=benchmark_settings,
-        sizes={"horizon": 4, "sqp_iter": 2, "admm_iter": 50},
-        control_dt=DT,
-        steps=3,
-    )
-    monkeypatch.setitem(systems.SYSTEMS, "toy", recipe)
+    monkeypatch.setitem(systems.SYSTEMS, "toy", TOY)
 
 
 @pytest.mark.usefixtures("toy")
@@ -182,23 +129,38 @@ def test_system(capsys):
 
 @pytest.mark.usefixtures("toy")
 def test_baseline(monkeypatch, tmp_path):
-    def idle(case: Any, repeats: int) -> Measured:
-        u = np.zeros((case.batch, 2, case.system.n_u))
-        x = np.repeat(np.asarray(case.x0)[:, None], 3, axis=1)
-        nothing = np.zeros((case.batch, 2))
-        accuracy = judge_loop(case, x, u, nothing == 0, nothing)
-        timing = measure(lambda: None, repeats=repeats)
-        details = {"compile": {"total_s": 0.0}, "latency": {"step_ms": 0.0, "call_ms": 0.0}}
-        return Measured({"solve": timing}, {"engine": "idle"}, accuracy, units=2, details=details)
-
-    entry = Baseline("idle", idle, lambda: None, {"gpu": 2, "cpu": 2}, lambda itemsize: itemsize)
-    monkeypatch.setitem(BASELINES, "idle", entry)
+    monkeypatch.setitem(BASELINES, "rest", REST)
     rows = tmp_path / "rows.jsonl"
-    options = ["--batch", "2", "--sample", "2", "--repeats", "1", "--steps", "2", "--no-profile"]
-    files = ["--json", str(rows), "--plot", str(tmp_path / "rates.png")]
-    command = ["bench", "toy", *options, "--no-full-loops", "--baselines", "idle", *files]
+    options = ["--batch", "2", "--sample", "2", "--repeats", "1", "--steps", str(STEPS)]
+    files = ["--json", str(rows), "--plot", str(tmp_path / "rates.png"), "--no-profile"]
+    command = ["bench", "toy", *options, "--no-full-loops", "--baselines", "rest", *files]
     assert main(command) == 0
-    assert {row["solver"] for row in read_rows(rows)} == {"idle", "default"}
+    assert {row["solver"] for row in read_rows(rows)} == {"rest", "default"}
+
+
+ROWS = re.findall(r"^\| \[?(?:a|an) (.*?)(?:\]\(.*?\))? \| .* \| (.*) \|$", PAGE.read_text(), re.M)
+
+
+@pytest.mark.parametrize(("kind", "place"), ROWS)
+def test_table_names_registries(kind, place):
+    """Each registry is a dict with entries, in the module that the table of the page names."""
+    if kind == "subcommand":
+        return  # entry points, see below
+    name, path = re.fullmatch(r"`([A-Z_]+)` in `(.*)`", place).groups()
+    folders = re.search(r"{(.*)}", path)
+    paths = [path]
+    if folders:
+        paths = [path.replace(folders[0], folder) for folder in folders[1].split(",")]
+    for one in paths:
+        module = one.removesuffix(".py").replace("/", ".")
+        module = module if module.startswith("warpmpc_bench") else f"warpmpc.{module}"
+        entries = getattr(importlib.import_module(module), name)
+        assert isinstance(entries, dict)
+        assert entries
+
+
+def test_table_is_read():
+    assert len(ROWS) == 11
 
 
 def test_subcommand(monkeypatch, tmp_path, capsys):

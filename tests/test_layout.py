@@ -64,6 +64,7 @@ def test_every_folder_is_a_package(path):
         ("newlayer/a.py", ""),
         ("qp/a.py", "x = 1\n" * (MAX_LINES + 1)),
         ("warpmpc_bench/qp/a.py", "x = 1\n" * (MAX_LINES + 1)),
+        ("engines/staged/loop_source.py", "x = 1\n" * (MAX_LINES + 1)),
     ],
 )
 def test_planted_violation_is_found(path, source):
@@ -96,7 +97,8 @@ def test_planted_violation_is_found(path, source):
         ("__init__.py", "from warpmpc.qp.ldl import LDLSolver\nfrom ._conventions import Status"),
         ("warpmpc_bench/mpc/a.py", "import warpmpc\nfrom warpmpc_bench.common import record"),
         ("warpmpc_bench/mpc/a.py", "from ..common import record"),
-        ("engines/staged/loop_source.py", "x = 1\n" * (MAX_LINES + 1)),
+        ("engines/onchip/head_template.py", "x = 1\n" * (MAX_LINES + 1)),
+        ("codegen/native/admm.py", "x = 1\n" * (MAX_LINES + 1)),
         ("qp/a.py", "x = 1\n" * MAX_LINES),
         ("qp/a.py", "import warpath"),
     ],

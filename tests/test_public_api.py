@@ -46,10 +46,12 @@ PUBLIC = {
     "StepResult",
     "WarpMPCError",
     "__version__",
+    "cpu_threads",
     "diagnose",
     "from_jax",
     "plot",
     "rollout",
+    "set_cpu_threads",
 }
 
 

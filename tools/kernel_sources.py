@@ -4,11 +4,12 @@
     python tools/kernel_sources.py compare OLD NEW [--preprocessed]
 
 The sources are those that Warp hands to its compilers, for the CPU and for CUDA, of all systems,
-engines and both dtypes.  Nothing is compiled and no GPU is needed.  Two trees whose folders are
-equal run the same kernels, so this is the proof that moving code has changed nothing.  Numbers that
-only count functions of a process, and hashes of Warp, are taken out of the sources.  With
-`--preprocessed` the sources are compared after `gcc -E`, white space and parentheses that group
-nothing aside: they are equal if only macros, comments or the order of definitions of macros differ.
+engines and both dtypes.  Entries of kernels on the CPU have the same bodies and are left out.
+Nothing is compiled and no GPU is needed.  Two trees whose folders are equal run the same kernels,
+so this is the proof that moving code has changed nothing.  Numbers that only count functions of a
+process, and hashes of Warp, are taken out of the sources.  With `--preprocessed` the sources are
+compared after `gcc -E`, white space and parentheses that group nothing aside: they are equal if
+only macros, comments or the order of definitions of macros differ.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ CHECK_EVERY = 10
 TOGETHER = 4  # on-chip problems of a block, which only a GPU would choose
 INDEX = "index.json"
 
-# The engines and what is asked of them: arguments of `MPCSolver`, fields of its `SQPSettings`, and
+# The engines and their requests: arguments of `MPCSolver`, fields of its `SQPSettings`, and
 # iterations between checks of the residuals.
 Case = tuple[dict[str, Any], dict[str, Any], int]
 CASES: dict[str, Case] = {
@@ -84,7 +85,8 @@ class Recorder:
             made.append(kernel)
 
         context.Kernel.__init__ = remember
-        ffi.load_kernel = lambda *_: None
+        ffi.load_kernel = ffi.load_together = lambda *_: None
+        ffi.host = lambda: None  # entries on the CPU have the same bodies
 
     def write(self, case: str) -> None:
         """Writes what was made since the last call, under the name of a case."""
@@ -111,7 +113,7 @@ def source_of(kernel: Any, target: str) -> str:
 
 
 def normalised(source: str) -> str:
-    """A source without the numbers and hashes that differ between processes and file names."""
+    """A source without the counters and hashes that differ between processes and file names."""
     source = re.sub(r"\w+__locals__(\w+)", r"\1", source)
     source = re.sub(r"^#line.*\n", "", source, flags=re.MULTILINE)
     source = re.sub(r"//[^\n]*\.py:\d+.*", "//", source)
@@ -207,7 +209,7 @@ def preprocessed(path: Path) -> str:
     text = re.sub(r"^\s*#\s*include.*$", "", path.read_text(), flags=re.MULTILINE)
     # Kernels that are made inside functions have lost this prefix in `normalised`.
     text = re.sub(r"\bwp_args_", "", text)
-    # The name of a native function says nothing about what it does.
+    # The name of a native function does not matter.
     for name in {*re.findall(r"\bvoid (\w+)\(\s+(?:wp::|tile_)", text)}:
         text = re.sub(rf"\b{name}\b", "native_function", text)
     device = ["-D__CUDA_ARCH__=900"] if path.suffix == ".cu" else []

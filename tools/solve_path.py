@@ -24,6 +24,8 @@ import numpy as np
 from warpmpc import OCP, ADMMSettings, MPCSolver, SQPSettings
 
 PACKAGE = "warpmpc"
+# Python calls the finder of old names of modules when any package looks for a module in vain.
+FINDER = f"{PACKAGE}._moved"
 FIXED = SQPSettings(
     mode="fixed",
     max_iter=5,
@@ -63,6 +65,7 @@ def traced(call: Callable[[], Any]) -> Path:
     def note(frame: FrameType, event: str, argument: Any) -> None:
         module = frame.f_globals.get("__name__", "")
         ours = module == PACKAGE or module.startswith(f"{PACKAGE}.")
+        ours = ours and module != FINDER
         if event == "call" and ours and frame.f_code.co_name != "<module>":
             path.note(module)
 
@@ -104,7 +107,7 @@ def report(engine: str, path: Path, *, modules: bool) -> str:
 
 
 def main() -> int:
-    """Prints the counts of the engines that are asked for, by default of all."""
+    """Prints the counts of the given engines, by default of all."""
     parser = argparse.ArgumentParser(description="Modules that a solve passes through.")
     parser.add_argument("engines", nargs="*", metavar="ENGINE", help=f"of {', '.join(SOLVERS)}")
     parser.add_argument("--modules", action="store_true", help="list the modules")

@@ -87,7 +87,7 @@ def stage_loop() -> Figure:
 
 
 def tiles() -> Figure:
-    """A batch-first array, and the same numbers in tiles."""
+    """A batch-first array, and the same values in tiles."""
     figure = style.new_figure(11, 4.6)
     axes = _canvas(figure, (0, 11), (0, 4.6))
     colors = style.stage_colors(6)

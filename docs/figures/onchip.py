@@ -117,7 +117,7 @@ def _matrix(axes: Axes, layout: LaneLayout) -> None:
 
 
 def reduction() -> Figure:
-    """Which lanes exchange numbers in the reduction of a cartpole with 100 intervals."""
+    """Which lanes exchange values in the reduction of a cartpole with 100 intervals."""
     layout = layout_of(100, 32)
     memory = LaneMemory(layout, eliminate_lane(layout))
     figure = style.new_figure(11, 4.4)

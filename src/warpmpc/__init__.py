@@ -23,6 +23,7 @@ the module `learn`, which is imported when it is first used.
 from importlib import import_module
 from types import ModuleType
 
+from warpmpc import _moved
 from warpmpc import robots as robots
 from warpmpc._conventions import FactorStatus
 from warpmpc._errors import (
@@ -33,6 +34,7 @@ from warpmpc._errors import (
     WarpMPCError,
 )
 from warpmpc._version import __version__
+from warpmpc.engines.runtime.host import cpu_threads, set_cpu_threads
 from warpmpc.mpc.diagnosis.diagnose import diagnose
 from warpmpc.mpc.diagnosis.report import Diagnosis
 from warpmpc.mpc.settings import LineSearchSettings, SQPSettings
@@ -91,11 +93,15 @@ __all__ = [
     "StepResult",
     "WarpMPCError",
     "__version__",
+    "cpu_threads",
     "diagnose",
     "from_jax",
     "plot",
     "rollout",
+    "set_cpu_threads",
 ]
+
+_moved.install()
 
 
 def __getattr__(name: str) -> ModuleType:

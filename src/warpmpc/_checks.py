@@ -10,9 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from warpmpc._errors import ProblemError, SettingsError
 
+MOST_COUNTED = 2**31 - 1  # kernels count in 32 bits
 DTYPES = ("float32", "float64")
 ArrayLike = jax.Array | np.ndarray
 
@@ -20,11 +22,18 @@ ArrayLike = jax.Array | np.ndarray
 def check_real(settings: Any, name: str, what: str, fine: Callable[[float], bool]) -> None:
     """Refuses what is not a finite number in range; True and "0.1" are no numbers."""
     value = getattr(settings, name)
-    real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    real = isinstance(value, Real) and not isinstance(value, bool) and _is_finite(value)
     if not real or not fine(float(value)):
         raise SettingsError(f"{name} must be {what}, got {value!r}.")
     # A NumPy float64 would turn the arithmetic of a float32 solver into float64.
     object.__setattr__(settings, name, float(value))
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def check_count(settings: Any, name: str, least: int, or_else: str = "") -> None:
@@ -32,6 +41,8 @@ def check_count(settings: Any, name: str, least: int, or_else: str = "") -> None
     value = getattr(settings, name)
     if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
         raise SettingsError(f"{name} must be an integer, at least {least}, got {value!r}{or_else}.")
+    if int(value) > MOST_COUNTED:
+        raise SettingsError(f"{name} must be at most {MOST_COUNTED}, got {value!r}.")
     object.__setattr__(settings, name, int(value))
 
 
@@ -56,10 +67,31 @@ def check_kind(name: str, given: Any, kind: type) -> None:
         raise SettingsError(f"{name} must be {kind.__name__}, got {type(given).__name__}.")
 
 
+def check_argument_flag(name: str, given: Any) -> None:
+    """Refuses an argument that is neither True nor False; "no" would count as True."""
+    if not isinstance(given, bool | np.bool_):
+        raise ProblemError(f"{name} must be True or False, got {given!r}.")
+
+
+def check_alive(tree: Any, name: str) -> None:
+    """Refuses arrays whose memory has been given away.
+
+    Args:
+        tree: Arrays; what has no memory is not looked at.
+        name: What they belong to, for messages.
+    """
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
+            raise ProblemError(
+                f"{name} was given away by an earlier call with donate=True, so its memory is used "
+                "again; use the result of that call, or leave donate out."
+            )
+
+
 def check_dtype(dtype: str | np.dtype | type) -> str:
     """Name of a supported dtype; refuses float64 while JAX would silently demote it."""
     try:
-        name = np.dtype(dtype).name
+        name = "None" if dtype is None else np.dtype(dtype).name  # NumPy takes None for float64
     except TypeError:
         name = str(dtype)
     if name not in DTYPES:
@@ -72,8 +104,10 @@ def check_dtype(dtype: str | np.dtype | type) -> str:
     return name
 
 
-def check_array(array: ArrayLike, name: str, size: int, dtype: str) -> jax.Array:
-    """An argument of a solver as a JAX array; refuses what JAX would convert silently.
+def check_array(array: Any, name: str, size: int, dtype: str) -> jax.Array:
+    """An argument of a solver as a JAX array of its dtype.
+
+    Arrays of other real dtypes are cast, as JAX does it, unless a number would become infinite.
 
     Args:
         array: Array of the caller: any leading axes, then one of length `size`.
@@ -84,19 +118,45 @@ def check_array(array: ArrayLike, name: str, size: int, dtype: str) -> jax.Array
     if dtype != "float32":  # control loops call this in every step: float32 needs no check
         check_dtype(dtype)  # 64-bit mode may have been left since the solver was made
     given = getattr(array, "dtype", None)
-    if given is None:
+    if not isinstance(array, jax.Array | np.ndarray | np.generic):
         raise ProblemError(f"{name} must be a NumPy or JAX array, got {type(array).__name__}.")
+    if isinstance(array, np.ma.MaskedArray):
+        raise ProblemError(f"{name} is a masked array, whose mask would be lost; fill it first.")
+    shape: tuple[int, ...] = array.shape
+    if isinstance(array, jax.Array):
+        check_alive(array, name)
+    if not shape or shape[-1] != size:
+        raise ProblemError(f"{name} has shape {shape}; its last axis must have length {size}.")
+    if 0 in shape[:-1]:
+        raise ProblemError(f"{name} is empty: shape {shape}; pass at least one instance.")
     if given != dtype:
-        raise ProblemError(
-            f"{name} has dtype {given} but the solver works in {dtype}; "
-            f'cast it with `.astype("{dtype}")`.'
-        )
-    if array.ndim < 1 or array.shape[-1] != size:
-        raise ProblemError(
-            f"{name} has shape {tuple(array.shape)}; its last axis must have length {size}."
-        )
-    if 0 in array.shape[:-1]:
-        raise ProblemError(
-            f"{name} is empty: shape {tuple(array.shape)}; pass at least one instance."
-        )
+        array = _cast(array, name, dtype)
     return array if isinstance(array, jax.Array) else jnp.asarray(array)
+
+
+def _cast(array: Any, name: str, dtype: str) -> ArrayLike:
+    """An array in another dtype; refuses what is no array of real numbers, and overflow."""
+    given = array.dtype
+    if not (jnp.issubdtype(given, jnp.floating) or jnp.issubdtype(given, jnp.integer)):
+        raise ProblemError(
+            f"{name} has dtype {given} but the solver works in {dtype}; pass an array of real "
+            "numbers."
+        )
+    with np.errstate(over="ignore"):
+        cast = array.astype(dtype)
+    if np.dtype(given).itemsize > np.dtype(dtype).itemsize:
+        _refuse_overflow(array, cast, name, dtype)
+    return cast
+
+
+def _refuse_overflow(array: Any, cast: Any, name: str, dtype: str) -> None:
+    """Refuses numbers that are finite before a cast only; those that are traced are not known."""
+    if isinstance(array, Tracer):
+        return
+    lost = np.isfinite(np.asarray(array)) & ~np.isfinite(np.asarray(cast))
+    if lost.any():
+        worst = np.asarray(array)[lost].ravel()[0]
+        raise ProblemError(
+            f"{name} contains {worst:g}, which is infinite in {dtype}; scale the problem, use "
+            'dtype="float64", or pass np.inf if there is no bound.'
+        )

@@ -44,9 +44,10 @@ class MPCStatus(IntEnum):
 
     CONVERGED: the optimality conditions hold within tolerance.
     MAX_ITER: they do not (yet); the iterate is usable.
-    QP_INFEASIBLE: the last quadratic program has no solution.
+    QP_INFEASIBLE: the last quadratic program has no solution; in an interior-point method the rows
+        cannot be met near the iterate.
     LINE_SEARCH_FAILED: no step length was acceptable in the last iteration.
-    NON_FINITE: data or iterates are not finite.
+    NON_FINITE: data are not finite.
     """
 
     CONVERGED = 0

@@ -159,17 +159,17 @@ def format_result(result: SolvedBatch) -> str:
         "KKT residual": f"largest {_largest(columns['kkt_residual']):.2g} before the last step",
         "time": f"{_duration(result.run_s)} for the batch, "
         f"{rate(batch / result.run_s).strip()} per second; {result.compile_s:.1f} s to compile",
-        "verdict": _verdict(result),
+        "result": _in_words(result),
     }
     title = f"{batch} x {options.name} on {result.device}"
     text = facts(title, rows)
     return text if result.ok else f"{text}\n\n{found}"
 
 
-def _verdict(result: SolvedBatch) -> str:
+def _in_words(result: SolvedBatch) -> str:
     if not result.ok:
-        return "NOT ALL SOLVED"
-    return "solved" if result.options.mode == "converge" else "no instance failed"
+        return "NOT ALL SOLVED; what is known about the others follows"
+    return "all solved" if result.options.mode == "converge" else "no instance failed"
 
 
 def _duration(seconds: float) -> str:

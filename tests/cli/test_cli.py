@@ -116,7 +116,7 @@ def test_every_command_has_help(capsys, name):
 
 
 def examples(text):
-    """Command lines of a help text, without what is said about them."""
+    """Command lines of a help text, without their explanations."""
     lines = [line.strip() for line in text.splitlines() if line.startswith("  warpmpc ")]
     return [re.split(r"\s{2,}", line)[0].split()[1:] for line in lines]
 

@@ -19,7 +19,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 class Text:
-    """Counts how often the text of a module is asked for."""
+    """Counts how often the source of a module is requested."""
 
     def __init__(self, text: str = "VALUE = 42\n"):
         self.text, self.calls = text, 0

@@ -5,7 +5,7 @@ from itertools import pairwise
 import casadi as ca
 import pytest
 
-from warpmpc.codegen.chunks import ChunkPlan, plan_chunks
+from warpmpc.codegen.emit_native import ChunkPlan, plan_chunks
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.systems.synthetic import synthetic_function
@@ -25,7 +25,7 @@ PROGRAMS = {"synthetic": translate(synthetic_function(500)), "wide": translate(w
 
 
 def reads_are_there(program: ScalarProgram, plan: ChunkPlan) -> dict[tuple[int, int], int]:
-    """Runs the plan with value numbers instead of numbers; returns what the outputs got."""
+    """Runs the plan with the indices of values in place of values; returns the outputs."""
     slots: dict[int, int] = {}
     outputs: dict[tuple[int, int], int] = {}
     first = program.n_leaves

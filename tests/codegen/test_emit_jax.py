@@ -107,7 +107,7 @@ def test_work_grows_linearly():
 
 @pytest.mark.parametrize("not_a_number", [np.nan, np.inf])
 def test_first_input_does_not_matter(not_a_number):
-    """The hidden one is one even where the value it is made from is no number."""
+    """The opaque one is one even where the value it is made from is NaN."""
     function = synthetic_function(500)
     wide = ca.SX.sym("wide", 9)
     shifted = ca.Function("f", [wide], [function(wide[1:], -wide[1:])])

@@ -1,4 +1,4 @@
-"""Native text: constants to the last digit, readable names, chunks as functions."""
+"""Native source: constants to the last digit, readable names, chunks as functions."""
 
 import re
 
@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from codegen_cases import OPERATIONS, all_operations
 
-from warpmpc.codegen.chunks import plan_chunks
-from warpmpc.codegen.emit_native import INLINED_USES, Access, literal, struct_source
+from warpmpc.codegen.emit_native import INLINED_USES, Access, literal, plan_chunks, struct_source
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.native.preamble import PREAMBLE

@@ -1,4 +1,4 @@
-"""Each formula of the ADMM iteration has two homes: native macros and JAX.  Both say the same."""
+"""Each formula of the ADMM iteration has two homes, native macros and JAX, which agree."""
 
 from dataclasses import replace
 from functools import cache
@@ -273,7 +273,7 @@ def test_multipliers(dtype):
     s = native("clip", v, lower, upper)
     qp = hard_qp(rows(lower), rows(upper), rows(rho))
     _, _, y = qp.unscaled(rows(v), rows(v), jnp.ones((1, 1, 1), dtype))
-    # If v is not finite, both say that y is not finite.
+    # If v is not finite, y is not finite in either of them.
     expected, known = flat(y), np.isfinite(v)
     with no_warning():
         inverse = (1 / rho).astype(dtype)

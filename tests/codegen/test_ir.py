@@ -1,4 +1,4 @@
-"""Programs check themselves; their hash says what they compute."""
+"""Programs check themselves; their hash identifies what they compute."""
 
 from dataclasses import replace
 

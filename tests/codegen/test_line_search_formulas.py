@@ -11,6 +11,7 @@ import warp as wp
 
 from warpmpc import LineSearchSettings, SQPSettings
 from warpmpc.codegen.native.line_search import (
+    COST_UNIT,
     REPORT_ROWS,
     SQPTolerances,
     report_source,
@@ -20,6 +21,7 @@ from warpmpc.engines.runtime.loading import start_warp
 from warpmpc.mpc.line_search import LINE_SEARCHES, Trial, choose, native_rule
 from warpmpc.mpc.settings import Tolerances
 from warpmpc.mpc.sqp.general import Verdict, relative_kkt
+from warpmpc.mpc.sqp.subproblem import cost_unit
 from warpmpc.mpc.stage_evaluation import Evaluation
 
 DTYPES = ["float32", "float64"]
@@ -52,7 +54,7 @@ for (int i = 0; i < POINTS && !accepted; ++i) {
 FOUND(0) = choice;
 FOUND(1) = accepted;
 """
-NAMES = ("d_size", "z_size", "stationarity", "slack", "gradient", "worst_here", "primal")
+NAMES = ("d_size", "z_size", "stationarity", "slack", "gradient", "unit", "worst_here", "primal")
 FLAGS = ("accepted", "usable", "solvable")
 NEW = ("alpha", "cost_new", "worst_new", "squares_new", "dual")
 
@@ -108,7 +110,7 @@ def trials(dtype: str, steps: int) -> np.ndarray:
 
 
 def chosen(given: np.ndarray, settings: SQPSettings):
-    """The same by JAX: index, which is -1 without a step, and whether it was accepted."""
+    """The choice of JAX: index, which is -1 without a step, and whether it was accepted."""
     steps = len(settings.line_search.ladder)
 
     def tiles(rows):
@@ -184,21 +186,42 @@ def test_both_have_the_same_verdict(dtype, soft):
     tolerances = SQPTolerances(tol_step=t.step, tol_kkt=t.kkt, tol_violation=t.violation)
     head = "\n" + "\n".join(tolerances.defines(dtype)) + "\n" + declared()
     body = f"{head}\nbool converged;\n{verdict(soft=soft)}\nFOUND(0) = converged;"
-    kkt = relative_kkt(row["stationarity"], row["slack"], row["gradient"])
+    kkt = relative_kkt(row["stationarity"], row["slack"], row["unit"])
     sizes = (row["d_size"], row["z_size"], row["accepted"] > 0, row["worst_here"])
     holds = Verdict(*sizes, kkt=kkt, primal=row["primal"]).holds(t, soft=soft)
     expected = holds & (row["usable"] > 0) & (row["solvable"] > 0)
     # A maximum of C drops what is NaN; the report of such an instance is NaN in both.
-    clear = np.isfinite(given[: len(NAMES)]).all(axis=0)
+    clear = np.isfinite(given[: len(NAMES)]).all(axis=0) & (given[NAMES.index("unit")] > 0)
     found = native(body, given, 1)[0]
     np.testing.assert_array_equal(found[clear], np.asarray(expected)[clear])
     assert 0.01 < found[clear].mean() < 0.9
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_reports_have_one_row_per_name(dtype):
+def test_both_have_the_same_unit_of_the_cost(dtype):
+    """It is proportional to the cost, and one where there is no cost at all."""
+    rng = np.random.default_rng(2)
+    sizes = 10.0 ** rng.uniform(-12, 12, (2, 1000)) * rng.choice([0, 1], (2, 1000), p=[0.2, 0.8])
+    given = sizes.astype(dtype)
+    found = native(f"{COST_UNIT}FOUND(0) = COST_UNIT(GIVEN(0), GIVEN(1), 7);", given, 1)[0]
+    expected = np.asarray(cost_unit(*map(jnp.asarray, given), 7))
+    np.testing.assert_allclose(found, expected, rtol=4 * np.finfo(dtype).eps)
+    assert (found[(given == 0).all(axis=0)] == 1).all()
+    # Roots of the diagonal grow by two where the cost grows by four.
+    more = cost_unit(4 * jnp.asarray(given[0]), 2 * jnp.asarray(given[1]), 7)
+    some = given.any(axis=0)
+    np.testing.assert_array_equal(np.asarray(more)[some], 4 * expected[some])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("converges", [False, True])
+def test_reports_have_one_row_per_name(dtype, converges):
     given = states(dtype)
-    lines = report_source().replace("report[", "found.data[n * ").replace("] =", " + thread] =")
+    lines = (
+        report_source(converges=converges)
+        .replace("report[", "found.data[n * ")
+        .replace("] =", " + thread] =")
+    )
     found = native(f"\n{declared()}\n{lines}", given, len(REPORT_ROWS))
     value = dict(zip((*NAMES, *FLAGS, *NEW), given, strict=True))
     known = np.where(value["usable"] > 0, 0, NAN)
@@ -214,7 +237,7 @@ def test_reports_have_one_row_per_name(dtype):
         "primal": value["primal"] + known,
         "dual": value["dual"] + known,
         "stationarity": np.where(solvable, value["stationarity"], value["gradient"]) + known,
-        "gradient": value["gradient"] + known,
+        "gradient": value["unit" if converges else "gradient"] + known,
         "slack": np.where(solvable, value["slack"], 0) + known,
         "d_size": value["d_size"] + known,
         "z_size": value["z_size"],

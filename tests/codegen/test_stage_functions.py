@@ -1,4 +1,4 @@
-"""Generated modules: rows shared between elements, text that does not depend on the horizon."""
+"""Generated modules: rows shared between elements, source that does not depend on the horizon."""
 
 import ast
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Code in README and documentation runs, and its comments `# = value` say what comes out.
+"""Code in README and documentation runs, and its comments `# = value` give the results.
 
 Blocks of a page share their names, as if typed one after the other into an interpreter with JAX's
 own settings.
@@ -30,6 +30,7 @@ PAGES = sorted(
 # Each of these compiles more than a few kernels.
 SLOW = {
     "docs/closed_loop.md",
+    "docs/converged.md",
     "docs/debugging.md",
     "docs/gradients.md",
     "docs/learn.md",
@@ -39,10 +40,11 @@ SLOW = {
     "docs/quickstart.md",
     "docs/robots.md",
 }
-# Least numbers of compared values: a page that loses its comments would pass without a check.
+# Minimum of compared values: a page that loses its comments would pass without a check.
 COMPARED = {
     "README.md": 0,
     "docs/closed_loop.md": 5,
+    "docs/converged.md": 3,
     "docs/debugging.md": 3,
     "docs/extending.md": 8,
     "docs/gradients.md": 3,

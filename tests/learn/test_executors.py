@@ -55,7 +55,7 @@ def test_a_worker_with_another_problem_is_noticed(task, small, data, monkeypatch
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_ray_with_a_killed_worker(small, data, tmp_path, monkeypatch):
-    ray = pytest.importorskip("ray")
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'warpmpc[ray]'")
     marker = tmp_path / "killed"
     monkeypatch.setenv("LEARN_CASES_KILL", str(marker))
     monkeypatch.setenv("PYTHONPATH", os.path.dirname(learn_cases.__file__))

@@ -112,7 +112,7 @@ def test_text(found):
 
 
 def test_solution_alone(solution):
-    """What the parameters were is not known: it says so, and that rows do not fit."""
+    """Without parameters the diagnosis states that they are unknown, and that rows do not fit."""
     found = wm.diagnose(solution)
     assert found.failed.tolist() == sorted(TROUBLES)
     assert any("x0 was not given" in note for note in found.notes)
@@ -122,7 +122,7 @@ def test_solution_alone(solution):
 
 
 def solved(solver, x0):
-    """With parameters that are the defaults; given, so that one program serves all tests."""
+    """Passes the default parameters explicitly, so that one program serves all tests."""
     defaults = {"limit": 2.0, "low": -2.0, "high": 2.0, "radius": 100.0}
     params = {name: np.full((*x0.shape[:-1], 1), value) for name, value in defaults.items()}
     return solver.solve(x0, params)
@@ -162,7 +162,64 @@ def test_unfinished(solver):
     found = wm.diagnose(replace(result, status=np.full(2, wm.MPCStatus.MAX_ITER)), x0)
     assert found.unfinished.tolist() == [0, 1]
     assert found.ok
-    assert "raise max_iter" in found.worst[0].cause
+    assert "the criteria were met only after the last test" in found.worst[0].cause
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"kkt_residual": 0.5},
+            "the KKT residual is 0.5, above tol_kkt=1e-06 after {n} iterations; it is still "
+            "moving: raise max_iter=20, or start from a better guess",
+        ),
+        (
+            {"violation": 0.25, "qp_iterations": 10**6},
+            "the violation of rows is 0.25, above tol_violation=1e-06 after {n} iterations; its "
+            "QPs stop at their limit, ADMMSettings(max_iter=4000): scale variables",
+        ),
+        (
+            {"kkt_residual": 0.5, "step_length": 0.01},
+            'steps are short (0.01); try hessian="gauss_newton", or another guess',
+        ),
+    ],
+)
+def test_unmet_criteria_are_named(solver, changes, words):
+    x0 = np.full((1, 2), 0.5)
+    result = solved(solver, x0)
+    few = {"qp_iterations": np.ones(1, int), "step_length": np.ones(1)}
+    changed = {name: np.full(1, value) for name, value in changes.items()}
+    status = np.full(1, wm.MPCStatus.MAX_ITER)
+    found = wm.diagnose(replace(result, status=status, **{**few, **changed}), x0)
+    assert words.format(n=int(result.iterations[0])) in found.worst[0].cause
+
+
+def test_what_is_set_is_not_recommended(solver):
+    """Not float64 here, and not a Hessian or an engine that is chosen already."""
+    x0 = np.full((1, 2), 0.5)
+    result = solved(solver, x0)
+    problem, exact = result.layout.problem, solver.settings
+    causes = []
+    for settings in (exact, replace(exact, hessian="gauss_newton")):
+        for engine in ("auto", "sparse"):
+            layout = TrajectoryLayout(problem, settings, engine)
+            for name in ("LINE_SEARCH_FAILED", "NON_FINITE"):
+                status = np.full(1, wm.MPCStatus[name])
+                stuck = replace(result, status=status, kkt_residual=np.ones(1), layout=layout)
+                causes.append(wm.diagnose(stuck, x0).worst[0].cause)
+    assert not any("float64" in cause for cause in causes)
+    assert ["gauss_newton" in cause for cause in causes] == 4 * [True] + 4 * [False]
+    assert ["sparse" in cause for cause in causes] == 2 * [False, True, False, False]
+    assert causes[-1].endswith("or a second derivative is not finite")
+
+
+def test_fixed_numbers_of_iterations_test_nothing(solver):
+    x0 = np.full((1, 2), 0.5)
+    result = solved(solver, x0)
+    layout = TrajectoryLayout(result.layout.problem, wm.SQPSettings.real_time())
+    status = np.full(1, wm.MPCStatus.MAX_ITER)
+    cause = wm.diagnose(replace(result, status=status, layout=layout), x0).worst[0].cause
+    assert cause.startswith("the settings fix the number of iterations: rows hold, the KKT")
 
 
 def test_mistakes(solver, solution):

@@ -75,7 +75,7 @@ def test_status_of_gradients(results, starts: np.ndarray) -> None:
 
 
 def test_gradients_without_accuracy_are_zero(results, starts: np.ndarray, monkeypatch) -> None:
-    """An instance whose linear system is not solved has gradient zero, and says so."""
+    """An instance whose linear system is not solved has gradient zero, and its status shows it."""
     monkeypatch.setattr(refinement, "_VALID", 0.0)
     solver = MPCSolver(pendulum.build(), dtype="float32")
     x0 = jnp.asarray(starts, dtype="float32")

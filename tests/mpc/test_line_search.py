@@ -34,7 +34,7 @@ def published_filter(c0, th0, m0, costs, thetas):
 
 
 def draw(rng, steps, tiles=60):
-    """Random numbers around all thresholds: costs, squared violations, slopes and multipliers."""
+    """Random values around all thresholds: costs, squared violations, slopes and multipliers."""
     shape = (steps, tiles, 1, LANES)
     least = rng.choice([-5, -1.5], shape[1:])  # half of the instances stay far from feasibility
     theta = 10.0 ** rng.uniform(least, 1, shape) * rng.choice([0, 1, 1, 1], shape)
@@ -48,7 +48,7 @@ def draw(rng, steps, tiles=60):
 
 
 def trial_of(cost_0, theta_0, slope, weight, cost, theta):
-    """The same as a `Trial`; sums of violations are those of a single row."""
+    """These values as a `Trial`; sums of violations are those of a single row."""
 
     def evaluation(cost, theta):
         violation = theta / SCALE
@@ -59,7 +59,7 @@ def trial_of(cost_0, theta_0, slope, weight, cost, theta):
 
 
 def columns(*arrays):
-    """Instance by instance: numbers at the iterate, lists over the ladder."""
+    """Values of one instance after another: scalars at the iterate, lists over the ladder."""
     flat = [a.reshape(*a.shape[:-3], -1) for a in arrays]
     return [[a[..., b] for a in flat] for b in range(flat[0].shape[-1])]
 

@@ -113,7 +113,7 @@ def test_equals_the_staged_engine(name):
     "name", ["exact_merit", *(pytest.param(n, marks=pytest.mark.slow) for n in ("soft", "crane"))]
 )
 def test_long_loops_are_folded(name, monkeypatch):
-    """One text for both solves of an iteration, and for all levels of the reduction."""
+    """One loop for both solves of an iteration, and for all levels of the reduction."""
     monkeypatch.setattr(lane_text, "_LONGEST_LOOP", 0)
     compare(name, "staged")
 
@@ -123,7 +123,7 @@ def test_long_loops_are_folded(name, monkeypatch):
     "name", ["exact_merit", *(pytest.param(n, marks=pytest.mark.slow) for n in ("crane", "car"))]
 )
 def test_blocks_in_registers(name, count, monkeypatch):
-    """Of the reduction: some, or all; none is what other tests have."""
+    """Some or all blocks of the reduction in registers; other tests cover none."""
     laid_out = module.lane_memory
 
     def kept(programs):
@@ -273,7 +273,7 @@ def test_copies_of_parameters_change_no_bit(common, x0, monkeypatch):
 
 
 def test_no_clock_on_the_cpu(solver, x0):
-    """Cycles are zero, also of instances that take no part: nobody else writes them."""
+    """Cycles are zero, also for instances that take no part, whose status nothing else writes."""
     start = solver.cold_start(solver.z_guess(x0))
     start = replace(start, z=start.z.at[3].set(np.nan))
     assert has_gpu() or set(solver.phase_cycles(x0, start).values()) == {0.0}

@@ -1,4 +1,4 @@
-"""Which problems and settings the on-chip engine takes, and what it says where it cannot."""
+"""Problems and settings that the on-chip engine takes, and its reasons where it cannot."""
 
 import re
 from dataclasses import replace

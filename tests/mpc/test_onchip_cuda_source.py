@@ -1,4 +1,4 @@
-"""What only CUDA sees of the on-chip engine compiles, on machines without a GPU, too."""
+"""The CUDA source of the on-chip engine compiles, on machines without a GPU, too."""
 
 from dataclasses import replace
 

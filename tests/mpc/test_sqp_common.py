@@ -37,7 +37,7 @@ def equal(found, wanted):
 
 class TestSplit:
     def test_kept_once(self, solver, x0):
-        """Of the eight parameters x0 alone differs."""
+        """The eight instances differ in x0 alone."""
         packed = solver._packed(x0, {"w": W})
         assert packed.own.shape == (BATCH, 2)
         assert packed.common.shape == (1, solver.problem.n_params - 2)
@@ -123,7 +123,7 @@ class TestGradients:
 
 
 class TestConstantBounds:
-    """Numbers in the text of the kernels: no input has a row for them."""
+    """Constants in the source of the kernels: no input has a row for them."""
 
     def read_and_constants(self, bound):
         """What the residuals of the rows read of their inputs, and their constants."""

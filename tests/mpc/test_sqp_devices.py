@@ -43,7 +43,12 @@ def test_devices_of_one_process(mode):
 
 
 @pytest.mark.parametrize(
-    "mode", ["gradients", pytest.param("all_gradients", marks=pytest.mark.slow)]
+    "mode",
+    [
+        "gradients",
+        pytest.param("all_gradients", marks=pytest.mark.slow),
+        pytest.param("moves", marks=pytest.mark.slow),
+    ],
 )
 def test_gradients_on_devices(mode):
     """Equal to those of one device, also where all instances add to them."""

@@ -1,4 +1,4 @@
-"""Everything `MPCSolver` refuses, and that it says what to do."""
+"""Everything that `MPCSolver` refuses, with messages that explain what to do."""
 
 from __future__ import annotations
 
@@ -137,14 +137,16 @@ class TestParameters:
             (X0, np.zeros((2, 10)), r"same leading axes, or none; got x0: \[3\], params: \[2\]"),
             (X0, np.zeros(9), r"params has shape \(9,\); its last axis must have length 10"),
             (X0, {"a": np.zeros(3)}, r"params\['a'\] has shape \(3,\); its last axis .*length 2"),
-            (X0, {"a": np.zeros(2, "float32")}, r"params\['a'\] has dtype float32 but the solver"),
+            (X0, {"a": np.zeros(2, complex)}, r"params\['a'\] has dtype complex128 but the solver"),
             (X0, {"a": [0.0, 0.0]}, r"params\['a'\] must be a NumPy or JAX array, got list"),
             (X0, {"a": 1.0}, r"params\['a'\] must be a NumPy or JAX array, got float"),
             (X0, {"a": np.float64(1)}, r"params\['a'\] has shape \(\); its last axis"),
             (X0, 7, "params must be a NumPy or JAX array, got int"),
             (X0[:, :1], A, r"x0 has shape \(3, 1\); its last axis must have length 2"),
             (X0[:0], A, r"x0 is empty: shape \(0, 2\); pass at least one instance"),
-            (X0.astype("float32"), A, "x0 has dtype float32 but the solver works in float64"),
+            (X0 > 0, A, "x0 has dtype bool but the solver works in float64; pass an array of real"),
+            (X0, {**A, 3: X0}, "Names in a dict of arrays must be strings|Names in params must be"),
+            (X0, {3: X0}, "Names in params must be strings, got 3"),
             (X0.tolist(), A, "x0 must be a NumPy or JAX array, got list"),
             (
                 X0,
@@ -181,7 +183,7 @@ class TestStarts:
         [
             (np.zeros(10), r"z has shape \(10,\); its last axis must have length 11"),
             (np.zeros((2, 11)), r"warm_start.z has leading axes \[2\] but the data have \[3\]"),
-            (np.zeros(11, "float32"), "z has dtype float32 but the solver works in float64"),
+            (np.zeros(11, complex), "z has dtype complex128 but the solver works in float64"),
             ([0.0] * 11, "z must be a NumPy or JAX array, got list"),
         ],
     )
@@ -198,7 +200,7 @@ class TestStarts:
         for wrong, message in (
             (jnp.zeros((3, size - 1)), rf"warm_start.{part} has shape .* must have length {size}"),
             (jnp.zeros((2, size)), rf"warm_start.{part} has leading axes \[2\] but the data have"),
-            (jnp.zeros((3, size), "float32"), rf"warm_start.{part} has dtype float32"),
+            (jnp.zeros((3, size), complex), rf"warm_start.{part} has dtype complex128"),
         ):
             state = replace(start.qp, **{part: wrong})
             with pytest.raises(ProblemError, match=message):
@@ -244,10 +246,12 @@ def test_every_raise_is_known():
             counts[path.stem] = len(raised)
     known = {
         "choice": 3,
-        "host_batch": 3,
-        "parameters": 8,
-        "settings": 2,
-        "solver": 14,
+        "diagnose": 1,
+        "host_batch": 4,
+        "linear_map": 1,
+        "parameters": 9,
+        "settings": 6,
+        "solver": 17,
         "types": 2,
     }
     assert counts == known

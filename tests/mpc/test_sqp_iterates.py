@@ -28,7 +28,7 @@ def reference(problem, z, p, kind="gauss_newton", settings=FIXED):
 
 
 def compare(solution, wanted, tolerance):
-    """Everything that a solution tells about its last iteration."""
+    """All results of a solution that concern its last iteration."""
     ends = [iterates[-1] for iterates in wanted]
     for name, values in {
         "z": solution.z,
@@ -111,7 +111,8 @@ def test_steps_one_by_one(mixed):
     for i in range(1, ITERATIONS + 1):
         result, state = solver.step(z, params, state, x0=x0)
         z = result.z
-        compare(result, [iterates[: i + 1] for iterates in wanted], 1e-9)
+        # Projected blocks have a least eigenvalue of some rounding units, in the reference of zero.
+        compare(result, [iterates[: i + 1] for iterates in wanted], 2e-9)
         np.testing.assert_array_equal(result.iterations, 1)
     for name in ("z", "y", "cost", "theta", "primal_residual", "step_length"):
         np.testing.assert_allclose(getattr(result, name), getattr(together, name), rtol=1e-12)

@@ -35,6 +35,12 @@ ARMS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def large_caches(monkeypatch):
+    """Only memory limits a batch, as on a GPU."""
+    monkeypatch.setattr(batches, "cached_instances", lambda _, otherwise: otherwise)
+
+
 def in_parts(settings, dtype):
     return replace(settings, qp=replace(settings.qp_settings(dtype), max_batch=PART))
 
@@ -51,7 +57,7 @@ def reserved(program, *args):
 
 
 def values_of_solves(problem, settings, dtype, *, parts):
-    """Numbers per instance that are reserved: by the whole batch; by parts of it, if worse."""
+    """Values per instance that are reserved: by the whole batch, or by parts of it, if worse."""
     item, found = np.dtype(dtype).itemsize, []
     cases = ((settings, BATCH), (in_parts(settings, dtype), PART))
     for some, size in cases if parts else cases[:1]:
@@ -99,11 +105,16 @@ def test_gradients(name):
     args, program = arguments(solver, BATCH), solver._solve
     solution = jax.eval_shape(program._solutions, *args)
     sensitivity = program._sensitivity
-    kept, bars = (jax.eval_shape(f, solution) for f in (sensitivity.keeps, sensitivity.takes))
+    kept = jax.eval_shape(sensitivity.keeps, solution)
+    bars = jax.eval_shape(lambda s: (s.z, s.y, s.cost[..., None]), solution)
     memory = reserved(program._compiled_back, *args, kept, bars)
     needed = memory.temp_size_in_bytes / BATCH / 4
     counted = sensitivity.values_per_instance
     assert needed <= counted <= 1.1 * MOST * needed, (counted, needed)
+    moves = (jax.ShapeDtypeStruct((BATCH, solver.problem.n_params), "float32"),)
+    memory = reserved(program._compiled_ahead, *args, kept, moves)
+    needed, counted = memory.temp_size_in_bytes / BATCH / 4, sensitivity.values_forward
+    assert needed <= counted <= 1.3 * MOST * needed, (counted, needed)
 
 
 def test_parts_of_a_small_gpu(monkeypatch):

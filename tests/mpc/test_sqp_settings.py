@@ -45,13 +45,15 @@ CHOICES = {
     },
     SQPSettings: {
         "mode": (["converge", "fixed"], False),
+        "method": (["sqp", "interior_point"], False),
         "hessian": (["gauss_newton", "exact"], True),
         "convexify": (["project", "gershgorin"], False),
+        "scaling": (["auto", "none"], False),
         "qp_start": (["last", "multipliers"], True),
     },
 }
 OTHERS = {
-    "max_iter": ("an integer, at least 1", [0, -1, 1.0, True, "5", None, np.nan]),
+    "max_iter": ("an integer, at least 1", [0, -1, 1.0, True, "5", np.nan]),
     "record": ("True or False", [1, 0, None, "yes"]),
     "fused": ("True or False", [1, 0, "yes"]),
     "line_search": ("LineSearchSettings", ["filter", None, SQPSettings()]),
@@ -124,7 +126,14 @@ class TestDefaultsByMode:
         line_search = settings.line_search
         assert (line_search.theta_max, line_search.gamma, line_search.armijo) == (1e-1, 1e-3, 1e-4)
         assert (line_search.decay, line_search.scale, line_search.kind) == (0.5, 0.1, "filter")
-        assert settings.qp_settings("float64") == ADMMSettings(eps_abs=1e-3, eps_rel=1e-3)
+        assert settings.qp_settings("float64") == ADMMSettings(
+            max_iter=25,
+            check_every=0,
+            adaptive_rho_every=0,
+            scaling=0,
+            eps_abs=1e-3,
+            eps_rel=1e-3,
+        )
 
     def test_convergent_mode(self):
         settings = SQPSettings()
@@ -215,7 +224,7 @@ class TestEffect:
 
     @staticmethod
     def trial(steps):
-        """Random numbers; ladders of other lengths see the first of the same ones."""
+        """Random values; shorter ladders take the first of the same ones."""
         rng, shape = np.random.default_rng(0), (4, 20, 1, 32)
 
         def evaluation(cost, violation):
@@ -238,8 +247,18 @@ class TestPresets:
         assert settings.qp_settings("float32").max_iter == 30
         assert MPCSolver(pendulum.build(5), settings, engine="onchip").engine == "onchip"
         MPCSolver(pendulum.build(5), replace(settings, fused=True))
+        scaled = SQPSettings(mode="fixed", fused=True, qp=ADMMSettings())
         with pytest.raises(SettingsError, match="QPs are scaled"):
-            MPCSolver(pendulum.build(5), SQPSettings(mode="fixed", fused=True))
+            MPCSolver(pendulum.build(5), scaled)
+
+    @pytest.mark.parametrize("fused", [None, True])
+    def test_fast_engines_take_the_defaults_of_fixed_mode(self, fused):
+        """Nothing but the mode has to be said."""
+        settings = SQPSettings(mode="fixed", fused=fused)
+        engine = "onchip" if fused is None else "staged"
+        solver = MPCSolver(pendulum.build(5), settings, engine=engine)
+        assert solver.engine_reason.split(";")[0] == ("onchip" if fused is None else "three_launch")
+        assert settings.qp_settings("float32") == SQPSettings.real_time().qp_settings("float32")
 
     def test_accurate(self):
         """Tolerances are those of the dtype."""
@@ -249,3 +268,41 @@ class TestPresets:
         found, usual = (s.qp_settings("float64") for s in (settings, default))
         assert found.eps_abs == usual.eps_abs
         assert found.max_iter > usual.max_iter
+
+
+class TestResolved:
+    """What a solver makes of its settings can be seen, and means the same."""
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("settings", [SQPSettings(), SQPSettings(mode="fixed", max_iter=3)])
+    def test_nothing_is_hidden(self, settings, dtype):
+        found = settings.resolved(dtype)
+        for part in (found, found.line_search, found.qp):
+            hidden = {f.name for f in fields(part) if getattr(part, f.name) is None}
+            assert hidden <= {"fused", "max_batch"}
+        assert found.resolved(dtype) == found
+        for name in ("hessian_kind", "fallback", "theta_min", "restarts_qp", "rounding"):
+            assert getattr(found, name) == getattr(settings, name)
+        assert found.tolerances(dtype) == settings.tolerances(dtype)
+        assert found.qp_settings(dtype) == settings.qp_settings(dtype) == found.qp
+
+    def test_what_was_given_stays(self):
+        qp = ADMMSettings(max_iter=7, scaling=0)
+        given = SQPSettings(tol_kkt=0.5, hessian="gauss_newton", qp=qp, qp_start="last")
+        found = given.resolved("float32")
+        assert (found.tol_kkt, found.hessian, found.qp_start) == (0.5, "gauss_newton", "last")
+        assert found.qp == replace(qp, eps_abs=0.05, eps_rel=0.05)
+
+    def test_solvers_show_it(self):
+        shown = repr(MPCSolver(pendulum.build(5), SQPSettings(mode="fixed"), engine="sparse"))
+        assert shown.startswith("MPCSolver(<17 variables, ")
+        for part in ("tol_kkt=0.001", "hessian='gauss_newton'", "scaling=0", "engine='sparse'"):
+            assert part in shown
+        assert "hessian=None" not in shown
+
+    def test_why_an_engine_is_not_taken(self):
+        solver = MPCSolver(pendulum.build(5), SQPSettings(mode="fixed", qp=ADMMSettings()))
+        reason = solver.engine_reason
+        assert reason.startswith("general; not onchip, because ")
+        assert reason.endswith("; not three_launch, because QPs are scaled")
+        assert "\n" not in reason

@@ -56,7 +56,7 @@ def stand_in():
 
 @pytest.fixture(params=["stand-in", "torch"])
 def torch(request, monkeypatch):
-    """The real one where it is installed, and in any case something like it."""
+    """The real torch where it is installed, otherwise a stand-in."""
     if request.param == "torch":
         return pytest.importorskip("torch")
     module = stand_in()
@@ -133,8 +133,8 @@ class TestCalls:
 
     def test_refusals_speak_of_the_tensor(self, torch, case):
         solver, _, x0, params, _ = case
-        with pytest.raises(ProblemError, match="x0 has dtype float32 but the solver works in"):
-            solver.solve(torch.from_numpy(x0.astype("float32")), params)
+        with pytest.raises(ProblemError, match="x0 has dtype bool but the solver works in"):
+            solver.solve(torch.from_numpy(x0 > 0), params)
 
 
 class TestMemory:
@@ -144,7 +144,7 @@ class TestMemory:
         assert found.ctypes.data == array.unsafe_buffer_pointer()
 
     def test_in_without_a_copy(self, torch):
-        """XLA wants memory that begins at a multiple of 64 bytes, as torch allocates it."""
+        """XLA needs memory that begins at a multiple of 64 bytes, as torch allocates it."""
         raw = np.zeros(1000 + 8)
         begin = (-raw.ctypes.data % 64) // 8
         given = raw[begin : begin + 1000]

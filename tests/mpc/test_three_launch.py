@@ -166,7 +166,7 @@ class TestRefusals:
 
 @pytest.mark.parametrize("engine", ["staged", "sparse"])
 def test_infinite_parameters_switch_bounds_off(engine):
-    """Of one instance; the others have them."""
+    """One instance has infinite bounds, the others finite ones."""
     x, u, limit = ca.SX.sym("x"), ca.SX.sym("u"), ca.SX.sym("limit", 2)
     ocp = OCP(x, u, {"limit": limit}, horizon=3, dt=0.5)
     ocp.set_dynamics(u, integrator="euler")

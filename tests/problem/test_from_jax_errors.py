@@ -1,4 +1,4 @@
-"""What `from_jax` refuses, and that it says where and what to do."""
+"""Everything that `from_jax` refuses, with messages that explain where and what to do."""
 
 import casadi as ca
 import jax

@@ -135,6 +135,13 @@ class TestLayout:
         assert problem.u_rows is None
         assert MPCProblem([end(n_x=None)]).x_rows is None
 
+    def test_named_inputs_of_uneven_stages(self):
+        """Where stages do not tell what inputs are, a name does."""
+        problem = MPCProblem([oscillator(n_x=1), end()], names={"u": np.array([[2, 4]])})
+        assert problem.u_rows.tolist() == [[2, 4]]
+        even = MPCProblem([oscillator(), end()], names={"u": np.array([[2, 4]])})
+        assert even.u_rows.tolist() == [[2], [5]]
+
     def test_what_is_neither_state_nor_input(self):
         problem = MPCProblem([oscillator(n_x=1, n_u=1), end(n_x=1, n_u=0)])
         assert problem.x_rows.tolist() == [[0], [3]]

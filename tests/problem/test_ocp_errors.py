@@ -1,4 +1,4 @@
-"""Every mistake in an OCP raises where it is made, with a sentence that says what to do."""
+"""Every mistake in an OCP raises where it is made, with a sentence that explains what to do."""
 
 from __future__ import annotations
 
@@ -353,3 +353,49 @@ class TestDefaults:
     def test_dt(self):
         with refuses(r"^dt has its defaults from OCP\(dt=...\); change them there"):
             make(dt=np.ones(4)).set_default("dt", 1)
+
+
+class TestWordsOfOtherTools:
+    """What users of other modelling tools write first."""
+
+    @pytest.mark.parametrize(
+        "given", [(X[0] <= 3,), (None, X[0] < 3, None), (-1, X >= 0, 1), (X[0] == 0, 0, 0)]
+    )
+    def test_comparisons(self, ocp, given):
+        with refuses("^subject_to takes bounds and not the comparison .*: write subject_to"):
+            ocp.subject_to(*given)
+
+    def test_missing_bounds(self, ocp):
+        with refuses("^subject_to needs lower, expr and upper, in this order; pass None for"):
+            ocp.subject_to(X[0], 3)
+        with refuses("^subject_to needs lower, expr and upper"):
+            ocp.subject_to(X)
+
+    def test_comparisons_inside_of_expressions(self, ocp):
+        ocp.subject_to(-1, ca.if_else(X[0] <= 0, X[0], 2 * X[0]), 1)
+
+    @pytest.mark.parametrize(
+        "W", [np.diag([1.0, 2.0]), ca.DM.eye(2), ca.SX.eye(2), [[1, 0], [0, 1]]]
+    )
+    def test_weight_matrices(self, ocp, W):
+        with refuses(r"^weight is a 2x2 matrix, but there is one weight per residual: .*ca\.diag"):
+            ocp.add_residual(X, W)
+
+    def test_what_the_message_advises(self):
+        """r'W r with the residual chol(W) r, and with the diagonal."""
+        W = ca.DM([[2.0, 0.5], [0.5, 1.0]])
+        whole = ca.Function("f", [X], [ca.bilin(W, X, X), ca.sumsqr(ca.chol(W) @ X)])
+        one, other = whole([0.3, -0.7])
+        np.testing.assert_allclose(float(one), float(other))
+        make().add_residual(X, ca.diag(W))
+
+    @pytest.mark.parametrize("options", [{}, {"inline": True}])
+    def test_interpolants(self, ocp, options):
+        points = [0.0, 1, 2, 3, 4]
+        table = ca.interpolant("table", "bspline", [points], [p**2 for p in points], options)
+        with refuses(
+            r"^cost contains a call of a CasADi function .*an interpolant, with inline=T"
+            r".*ca\.pw_lin\(x, points, values\) or as a polynomial"
+        ) as _:
+            ocp.add_cost(table(X[0]))
+        ocp.add_cost(ca.pw_lin(X[0], points, [p**2 for p in points]))

@@ -1,4 +1,4 @@
-"""Every mistake that one stage shows by itself raises, with a sentence that says what to do."""
+"""Every mistake inside one stage raises, with a sentence that explains what to do."""
 
 from __future__ import annotations
 

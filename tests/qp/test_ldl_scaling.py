@@ -90,7 +90,7 @@ def test_wide_range_in_float32(engine):
     scaled = values.astype(np.float64) / (spread[rows] * spread[cols])
     residuals = relative_residuals(batch.K, scaled, solution * spread, rhs / spread)
     assert residuals.max() < MAX_RESIDUAL["float32"]
-    # Inside, all numbers are near one.
+    # Internally, all values are near one.
     L, D = solver.factors(factor)
     assert np.abs(D).max() < 100
     assert np.abs(L).max(initial=0) < 100

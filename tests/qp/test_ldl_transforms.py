@@ -1,4 +1,4 @@
-"""`LDLSolver` under `jax.jit`, `jax.vmap` and `lax.scan`: the same numbers as outside."""
+"""`LDLSolver` under `jax.jit`, `jax.vmap` and `lax.scan`: the same values as outside."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def check_equal(engine: str, result, wanted) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_vmap_of_a_branch(engine):
-    """A mapped predicate maps even the tables of a kernel; nobody may read them so."""
+    """A mapped predicate maps even the tables of a kernel, which must not be read that way."""
     solver, batch = solver_for(NAME, engine), systems(NAME, batch=40)
     wanted = solve(solver, batch.values, batch.rhs)
 

@@ -162,7 +162,8 @@ class TestParts:
             program = jax.jit(solver_for(given, settings).solve).lower(*shapes).compile()
             return program.memory_analysis().temp_size_in_bytes
 
-        assert temporaries(ADMMSettings(max_batch=256)) < 0.3 * temporaries(ADMMSettings())
+        whole = temporaries(ADMMSettings(max_batch=4096))
+        assert temporaries(ADMMSettings(max_batch=256)) < 0.3 * whole
 
 
 class TestMemory:
@@ -190,6 +191,18 @@ class TestMemory:
             assert part_size(75, None, 1000, bytes_per_result=500) == 32
         assert "batch of 76 instances is worked on 64 at a time" in caplog.text
         assert part_size(10**6, None, 10**9) == 32
+
+    def test_parts_that_fit_the_caches_of_a_cpu(self, monkeypatch):
+        monkeypatch.setattr(batches, "core_cache", lambda: 2**20)
+        monkeypatch.setattr(batches, "usable_cores", lambda: 6)
+        monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+        assert part_size(10_000, None, 2**16) == 192  # a tile of 2 MiB for each core
+        assert part_size(10_000, None, 2**14) == 4 * 192 - 32  # 14 parts of 23 tiles, not of 24
+        assert part_size(10_000, None, 2**20) == 192  # never less
+        assert part_size(10_000, 5000, 2**20) == 3360  # who asks for more gets it
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(batches, "free_memory", lambda: 2**40)
+        assert part_size(10_000, None, 2**16) == 10_000
 
     def test_solver_follows_the_memory(self, monkeypatch):
         given = ring(BATCH)

@@ -57,7 +57,7 @@ def test_default_settings(name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_high_accuracy(name):
-    """A tile and one instance more, all numbers different."""
+    """One tile and one more instance, with different values."""
     size, density = SMALL[name]
     given = family(name, size, 33, density)
     solution = solver_for(given, TIGHT).solve(*given.args)

@@ -75,7 +75,7 @@ class TestOnTheDevice:
         check_equal(found, clean, good)
 
     def test_the_same_bits(self, name, dtype):
-        """From run to run, permuted, split and mapped."""
+        """Results agree from run to run, permuted, split and mapped."""
         one, data = solver(name, ADMMSettings(), dtype), spoiled(dtype)[0]
         wanted = one.solve(*data)
         check_equal(one.solve(*data), wanted)

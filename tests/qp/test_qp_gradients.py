@@ -88,7 +88,7 @@ def differences(given: QPBatch, b: int, name: str, bars) -> np.ndarray:
 
 
 def analytic(given: QPBatch, gradients, b: int, name: str) -> np.ndarray:
-    """The gradient as `differences` sees it: equalities move with both bounds."""
+    """The gradient in the convention of `differences`: equalities move with both bounds."""
     by_name = dict(zip(ARGUMENTS, (np.asarray(g[b]) for g in gradients), strict=True))
     if name not in ("lower", "upper"):
         return by_name[name]

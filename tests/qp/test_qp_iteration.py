@@ -40,7 +40,7 @@ class TestWarmStart:
         np.testing.assert_allclose(warm.x, cold.x, rtol=0, atol=0.05)
 
     def test_of_x_and_y_only(self):
-        """From (x, y) of another solver: the rows are A x."""
+        """Starts from (x, y) of another solver: the rows are A x."""
         given = ring(BATCH)
         exact = [osqp_solve(qp, **OSQP_TIGHT) for qp in given.instances]
         x, y = np.stack([one.x for one in exact]), np.stack([one.y for one in exact])
@@ -116,7 +116,7 @@ class TestEveryIterationIsChecked:
 
     @pytest.mark.oracle
     def test_osqp_stops_at_the_same_iteration(self):
-        """From cold, and from solutions to a looser tolerance."""
+        """Starts from zero, and from solutions to a looser tolerance."""
         given, options = ring(BATCH), {"eps_abs": 1e-8, "eps_rel": 1e-8, "max_iter": 20_000}
         solver = solver_for(given, self.SETTINGS)
         cold = solver.solve(*given.args)

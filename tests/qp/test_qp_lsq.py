@@ -19,7 +19,7 @@ MAX_DIFFERENCE = 1e-6
 
 
 def gradients(given: QPBatch, settings: ADMMSettings, weight_y: float = 1.0):
-    """Of a random functional of x and y: gradients with respect to all data, and the solution."""
+    """Gradients of a random functional of x and y with respect to all data, and the solution."""
     solver, rng = solver_for(given, settings), np.random.default_rng(3)
     bars = rng.normal(size=given.q.shape), weight_y * rng.normal(size=given.lower.shape)
 

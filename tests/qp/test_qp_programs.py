@@ -209,7 +209,7 @@ class TestDonation:
             np.testing.assert_array_equal(one, other)
 
     def test_matrices_have_no_use(self):
-        """No result has their shape: JAX says so, and the numbers are right nevertheless."""
+        """No result has their shape: JAX warns about it, and the values are right nevertheless."""
         given = ring(BATCH)
         solver = solver_for(given)
         wanted = solver.solve(*given.args).x

@@ -141,7 +141,7 @@ class TestIterates:
         first = batch.solve(fifteen)
         again = batch.solve(fifteen, warm_start=first.warm_start)
         np.testing.assert_allclose(again.x, thirty.x, rtol=0, atol=1e-10)
-        # v = s + y / rho says the same where rho is that of an inequality.
+        # v = s + y / rho is equivalent where rho is that of an inequality.
         given = batch.given
         equal, free = given.lower == given.upper, np.isinf(given.lower) & np.isinf(given.upper)
         equal[:, SOFT_ROWS] = False
@@ -210,7 +210,7 @@ class TestStatus:
         return batch.solve(soft_solver(engine, TIGHT))
 
     def twice(self, batch, b: int, row: int) -> None:
-        """Row `row` of instance b becomes row 0, and asks for the opposite."""
+        """Row `row` of instance b becomes row 0, with the opposite requirement."""
         given, at = batch.given, batch.given.A.indices
         given.A_vals[b, at == row] = given.A_vals[b, at == 0]
         given.lower[b, [0, row]], given.upper[b, [0, row]] = [-INF, 1.0], [-1.0, INF]
@@ -222,7 +222,7 @@ class TestStatus:
         given = batch.given
         self.twice(batch, 8, 4)  # the other way round
         given.lower[8, [0, 4]], given.upper[8, [0, 4]] = [1.0, -INF], [INF, -1.0]
-        # Instance 3: the side that is asked for is hard after all, 9: only the other one is.
+        # Instance 3: the side that is required is hard after all, 9: only the other one is.
         batch.penalties[2:10, :, 2] = 1.0
         # Instances 2, 8 and 9: multipliers run as if for ever, before the penalty holds them.
         late = [2, 8, 9]
@@ -326,7 +326,7 @@ class TestRefusals:
             (np.ones((BATCH, 5, 5)), r"shape \(33, 5, 5\); its last axes must be \(4, 5\)"),
             (np.ones((BATCH, 4, 4)), "its last axis must have length 5"),
             (np.ones(5), r"shape \(5,\); its last axes must be \(4, 5\)"),
-            (np.ones((BATCH, 4, 5), dtype="float32"), "penalties has dtype float32 but"),
+            (np.ones((BATCH, 4, 5), dtype=bool), "penalties has dtype bool but"),
             (np.ones((7, 4, 5)), r"same leading axes, got \[\(7,\), \(33,\)\]"),
         ],
     )

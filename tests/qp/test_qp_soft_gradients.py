@@ -147,7 +147,7 @@ def compiled():
 
 
 def analytic(gradients, b: int, name: str) -> np.ndarray:
-    """The gradient as `differences` sees it: equalities move with both bounds."""
+    """The gradient in the convention of `differences`: equalities move with both bounds."""
     by_name = dict(zip(NAMES, (np.asarray(g[b]) for g in gradients), strict=True))
     if name not in ("lower", "upper"):
         return by_name[name]
@@ -158,7 +158,7 @@ def analytic(gradients, b: int, name: str) -> np.ndarray:
 
 @pytest.mark.parametrize("settings", [TIGHT, LSQ], ids=["kkt", "lsq"])
 def test_gradients_are_differences(settings):
-    """Of every kind of penalty one instance, with respect to all data."""
+    """One instance with every kind of penalty, with respect to all data."""
     bars = cotangents(0)
     _, gradients = pullback(settings)(arguments(soft_ring()), bars)
     chosen = [next(b for b in regular() if b % 6 == kind) for kind in range(6)]
@@ -212,7 +212,7 @@ def test_inactive_and_infinite_penalties_have_no_gradient():
 
 
 def test_what_a_row_does_follows_from_x_and_y():
-    """An outer method may not know s."""
+    """An outer method need not know s."""
     batch, found = soft_ring(), solution()
     P, A = (SparsePattern.from_scipy(matrix) for matrix in (batch.given.P, batch.given.A))
     matrices, soft = QPMatrices(P, np.arange(P.nnz), A), SoftRows(SOFT_ROWS, 12)

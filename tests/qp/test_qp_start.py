@@ -83,7 +83,7 @@ class TestFromXV:
             check(solution, b, *plain_admm(qp, own_rho(qp), iterations, x[b], v[b]))
 
     def test_equals_the_full_start(self):
-        """With scaling: s and y are those of the unscaled problem."""
+        """Starts with scaling: s and y are those of the unscaled problem."""
         given = ring(BATCH)
         solver = solver_for(given)
         full = solver.solve(*given.args).warm_start
@@ -193,7 +193,7 @@ class TestRowClasses:
             solution = self.solver().solve(*given.args)
             for b, qp in enumerate(given.instances):
                 assert self.CLASSES[row] == RowClass.INEQUALITY
-                first = np.zeros(given.lower.shape[1])  # s = y = 0, which is no projection
+                first = np.zeros(given.lower.shape[1])  # s = y = 0, which is not a projection
                 wanted = plain_admm_from_zero(qp, self.RHO, 10, zero, first)
                 check(solution, b, *wanted)
 
@@ -228,7 +228,7 @@ class TestRowClasses:
 
 
 def plain_admm_from_zero(qp: QP, rho: np.ndarray, iterations: int, x, s):
-    """From s and y = 0: the first right-hand side has s itself, after it v says it all."""
+    """Starts from s = y = 0: the first right-hand side contains s itself; later v determines s."""
     A, n = qp.A.toarray(), qp.q.size
     K = np.block([[qp.full_P.toarray() + SIGMA * np.eye(n), A.T], [A, -np.diag(1 / rho)]])
     solution = np.linalg.solve(K, np.concatenate([SIGMA * x - qp.q, s]))

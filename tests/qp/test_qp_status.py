@@ -1,4 +1,4 @@
-"""What `QPSolver` says about instances that have no solution, and that it keeps them apart."""
+"""Statuses of `QPSolver` for instances without a solution, which do not affect others."""
 
 from dataclasses import replace
 

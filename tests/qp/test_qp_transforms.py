@@ -17,7 +17,7 @@ def leaves(solution) -> list[np.ndarray]:
 
 
 def check_equal(got, wanted, exact=True):
-    """The same leaves, bit by bit, or up to rounding (XLA compiles each shape in its own way)."""
+    """Equal leaves, bit by bit, or up to rounding (XLA compiles each shape in its own way)."""
     for one, other in zip(leaves(got), leaves(wanted), strict=True):
         assert one.shape == other.shape
         if exact or one.dtype.kind == "i":

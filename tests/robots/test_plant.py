@@ -10,7 +10,7 @@ import pytest
 from robot_models import CART_DOUBLE_PENDULUM, MODELS, PENDULUM, arm, mjcf
 
 import warpmpc as wm
-from warpmpc.robots import PD, MuJoCoPlant, load
+from warpmpc.robots import PD, MuJoCoPlant, TorqueLaw, load
 
 BALL_ON_FLOOR = mjcf(
     '<geom type="plane" size="5 5 0.1"/><body name="ball" pos="0 0 0.1"><freejoint/>'
@@ -95,6 +95,41 @@ def test_pd_control():
     assert MuJoCoPlant(CART_DOUBLE_PENDULUM, 0.1, actuation=PD(1.0, 1.0)).driven == ["rail"]
 
 
+@pytest.mark.parametrize("clipped", [True, False])
+def test_torque_law(clipped):
+    """In every step of MuJoCo, with its own inputs and the time since they were given."""
+    robot = load(arm())
+    law = TorqueLaw(lambda x, u, time: u * time - 3.0 * x[:, 7:], 7, clipped=clipped)
+    plant = MuJoCoPlant(robot, 0.02, substeps=4, threads=1, actuation=law)
+    assert plant.n_u == 7
+    x, u = some(robot, 2)
+    u *= 1e5
+    lower, upper = robot.torque_limits()
+
+    def torque(data, i):
+        wanted = u[i] * data.time - 3.0 * data.qvel
+        return np.clip(wanted, lower, upper) if clipped else wanted
+
+    found = np.asarray(plant(jnp.asarray(x), jnp.asarray(u)))
+    wanted = [by_steps(robot, x[i], lambda d, i=i: torque(d, i), 0.02, 4) for i in range(2)]
+    assert np.allclose(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_torque_law_of_lost_instances():
+    """One that is lost, by its state or by its law, changes no bit of the others."""
+    robot = load(arm())
+    law = TorqueLaw(lambda x, u, _: np.where(u > 1, np.nan, u) - x[:, 7:], 7)
+    plant = MuJoCoPlant(robot, 0.02, substeps=2, threads=1, actuation=law)
+    x, _ = some(robot, 3)
+    u = np.zeros((3, 7))
+    wanted = np.asarray(plant(jnp.asarray(x), jnp.asarray(u)))
+    u[0] = 2.0
+    x[1, 3] = np.nan
+    found = np.asarray(plant(jnp.asarray(x), jnp.asarray(u)))
+    assert np.isnan(found[1]).all()
+    np.testing.assert_array_equal(found[2], wanted[2])
+
+
 def test_contacts_hold_a_ball():
     """It would fall 5 m in a second; the floor lets it sink less than a millimetre."""
     plant = MuJoCoPlant(BALL_ON_FLOOR, 0.05, substeps=25, threads=1)
@@ -132,7 +167,7 @@ def test_keeps_the_dtype_and_works_in_programs():
 
 
 def test_closed_loop():
-    """A pendulum under a torque limit is held where it is asked to be."""
+    """A pendulum under a torque limit is held at its target."""
     robot = load(PENDULUM.replace("</worldbody>", "</worldbody><actuator><motor joint='swing' "
                                   "ctrlrange='-4 4'/></actuator>"))  # fmt: skip
     (q, v), tau = robot.symbols(), robot.symbols()[1]
@@ -141,7 +176,8 @@ def test_closed_loop():
     ocp.add_residual(wm.problem.expressions.column([q - 0.5, 0.1 * v], "r"), weight=10.0, at="all")
     ocp.add_residual(tau - robot.bias(q, v), weight=0.01)
     robot.limits(ocp)
-    solver = wm.MPCSolver(ocp, wm.SQPSettings(mode="fixed", max_iter=2), dtype="float64")
+    settings = wm.SQPSettings(mode="fixed", max_iter=2, qp=wm.ADMMSettings())
+    solver = wm.MPCSolver(ocp, settings, dtype="float64")
     plant = MuJoCoPlant(robot, 0.05, substeps=5, threads=1)
     loop = wm.rollout(solver, plant, jnp.zeros((2, 2)), 40)
     assert np.abs(np.asarray(loop.x[:, -1]) - [0.5, 0.0]).max() < 0.02
@@ -171,6 +207,25 @@ def test_wrong_settings(name):
 def test_wrong_gains(gain):
     with pytest.raises(wm.SettingsError, match="stiffness must be a number that is not negative"):
         PD(gain, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"function": 3, "n_u": 1}, "function must be a function, got 3"),
+        ({"function": abs, "n_u": 0}, "n_u must be an integer, at least 1"),
+        ({"function": abs, "n_u": 1, "clipped": 1}, "clipped must be True or False"),
+    ],
+)
+def test_wrong_torque_laws(given, message):
+    with pytest.raises(wm.SettingsError, match=message):
+        TorqueLaw(**given)
+
+
+def test_torque_law_of_the_wrong_shape():
+    plant = MuJoCoPlant(PENDULUM, 0.1, actuation=TorqueLaw(lambda x, u, _: u[:, 0], 1))
+    with pytest.raises(Exception, match=r"must return torques \[1, 1\], one per velocity"):
+        plant(jnp.zeros((1, 2)), jnp.zeros((1, 1)))
 
 
 def test_actuators_with_states_are_refused():

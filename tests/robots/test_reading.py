@@ -130,7 +130,7 @@ def test_what_is_left_out_is_named(name):
 
 
 def test_forces_of_plugins_are_refused():
-    """MuJoCo 4 comes without the plugin of cables; the model of an older one would say so."""
+    """MuJoCo 4 has no plugin of cables, so a stand-in has the fields of an older model."""
 
     class WithPlugin:
         body_plugin = np.array([-1, 0, -1])

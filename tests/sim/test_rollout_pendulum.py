@@ -73,7 +73,7 @@ def test_a_broken_state_disturbs_nobody(solver):
 
 
 def test_gradients(solver):
-    """By initial states, a parameter of the problem and one of the plant."""
+    """Derivatives by initial states, a parameter of the problem and one of the plant."""
 
     def loss(x0, goal, length):
         plant = {**PLANT, "length": length}

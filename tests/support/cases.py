@@ -16,9 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from warpmpc.symbolic.elimination import Elimination, eliminate
-from warpmpc.symbolic.kkt import KKTPattern, build_kkt
 from warpmpc.symbolic.ordering import order
-from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.pattern import KKTPattern, SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import StageElimination
 from warpmpc.systems import patterns
 

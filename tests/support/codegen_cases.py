@@ -103,7 +103,7 @@ def casadi_at_edges(dtype: str) -> np.ndarray:
 def differences(got: np.ndarray, op: Op, dtype: str) -> list[tuple[float, ...]]:
     """Arguments at which an operation differs from CasADi, with both results.
 
-    Results that are no normal numbers of the dtype count as zero: XLA flushes them.
+    Results that are subnormal or not finite in the dtype count as zero: XLA flushes them.
     """
     want = casadi_at_edges(dtype)[:, op]
     tiny = np.finfo(dtype).tiny

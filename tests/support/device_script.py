@@ -4,6 +4,7 @@
     python device_script.py everything
     python device_script.py gradients
     python device_script.py all_gradients
+    python device_script.py moves
     python device_script.py process NUMBER COUNT PORT
 
 Every check fails by an exception.
@@ -138,7 +139,7 @@ def other_shapes(solver, sharding):
     first = solver.solve(x0, params)
     second = solver.solve(x0, params, first.warm_start)
     args = jax.device_put((x0, params), sharding)
-    # The start lies on one device only: it is spread like the data.
+    # The start is on one device only: it is spread like the data.
     again = solver.solve(*args, first.warm_start)
     equal(again, second)
     is_spread(again, sharding)
@@ -150,7 +151,7 @@ def other_shapes(solver, sharding):
     replicated = NamedSharding(sharding.mesh, PartitionSpec())
     alone = solver.solve(*jax.device_put(jax.tree.map(lambda a: a[0], (x0, params)), replicated))
     equal(alone, jax.tree.map(lambda a: a[0], first))
-    # A program may ask for an uneven split; all devices do all the work then.
+    # A program may request an uneven split; all devices do all the work then.
     uneven = jax.jit(lambda x: solver.solve(jax.lax.with_sharding_constraint(x, sharding)))
     equal(uneven(data(33)[0]), solver.solve(data(33)[0]))
 
@@ -214,7 +215,7 @@ def gradients_agree(loss, args, sharding, *, in_program):
 
     spread = jax.tree.map(put, (weights, *args))
     explicit = AxisType.Explicit in sharding.mesh.axis_types
-    # Of a mesh with explicit axes JAX's own `grad` wants to know.
+    # JAX's own `grad` needs to know of a mesh with explicit axes.
     with jax.set_mesh(sharding.mesh) if explicit else nullcontext():
         if in_program:
             found = without_communication(gradient, *spread, besides=_MOVES)
@@ -237,6 +238,31 @@ def gradients():
     explicit = batch_sharding(AxisType.Explicit)
     solver, (P, q, _, _, bounds) = some_qp()
     gradients_agree(partial(qp_loss, solver), (q, 2 * P[0], bounds), explicit, in_program=False)
+
+
+def moves():
+    """Forward mode: changes of spread batches are spread, and those of one device."""
+    x0, params = gradient_data()
+    solver = make()
+
+    def moved(x0, params):
+        def plan(x0):
+            return solver.solve(x0, params).z
+
+        return jax.jvp(plan, (x0,), (jnp.cos(x0),))[1]
+
+    wanted = jax.jit(moved)(x0, params)
+    assert np.abs(wanted).max() > 1e-3
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        sharding = batch_sharding(kind)
+        spread = jax.tree.map(
+            lambda a: jax.device_put(jnp.asarray(a), sharding if a.shape[0] == BATCH else None),  # noqa: B023
+            (x0, params),
+        )
+        with jax.set_mesh(sharding.mesh) if kind == AxisType.Explicit else nullcontext():
+            for found in (moved(*spread), jax.jit(moved)(*spread)):
+                close(found, wanted, 1e-10)
+                assert found.sharding.is_equivalent_to(sharding, found.ndim), found.sharding
 
 
 def all_gradients():
@@ -279,5 +305,6 @@ if __name__ == "__main__":
         "everything": everything_on_several_devices,
         "gradients": gradients,
         "all_gradients": all_gradients,
+        "moves": moves,
     }
     modes.get(sys.argv[1], one_of_many)(*map(int, sys.argv[2:]))

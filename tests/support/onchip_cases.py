@@ -67,7 +67,7 @@ def uneven(horizon: int = 36) -> MPCProblem:
 
 
 def limits(horizon: int = 4, soft: Soft | None = None) -> OCP:
-    """Bounds that are parameters: whether they are equal, apart or absent, nobody knows."""
+    """Bounds that are parameters, so that it is unknown whether they are equal, apart or absent."""
     x, u, limit = ca.SX.sym("x", 2), ca.SX.sym("u"), ca.SX.sym("limit", 2)
     ocp = OCP(x, u, {"limit": limit}, horizon=horizon, dt=0.3)
     ocp.set_dynamics(ca.vertcat(x[1], u - ca.sin(x[0])), integrator="euler")
@@ -164,7 +164,7 @@ def same_bits(found, wanted, rows=slice(None)):
 
 
 class RandomKKT:
-    """Numbers for P, A and 1/rho; P is as convex as a sum over pairs of variables makes it."""
+    """Values for P, A and 1/rho; P is as convex as a sum over pairs of variables makes it."""
 
     def __init__(self, layout: LaneLayout):
         at, rng = layout.assembly, np.random.default_rng(0)

@@ -1,7 +1,7 @@
 """NumPy interpreters of the tables of `engines.panels.sweep_plan` and `engines.panels.factor_plan`.
 
 They run epoch by epoch (phase by phase) and keep book of which warp touches what, so that a table
-whose result would depend on the timing of warps is found even where the numbers are right.
+whose result would depend on the timing of warps is found even where the values are right.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def run_sweep(
     """Values of all nodes after one sweep, and the nodes in the order in which they finish.
 
     Args:
-        items: What the sweep was dealt from.
+        items: Items that the sweep was made from.
         sweep: Tables.
         factor: Entries of L, then inverse pivots.
         start: Right-hand side; forward results are divided by the pivots.
@@ -134,7 +134,7 @@ def run_panel_factor(
                 assert np.all(values[targets < 0] == 0)
                 written |= dict(zip(targets.tolist(), values.tolist(), strict=True))
         written.pop(-1, None)
-        # Not before: inside a phase nobody may read what others write.
+        # Not before: inside a phase no warp may read what another one writes.
         entries = np.array(list(written), dtype=int)
         assert np.isnan(L[entries]).all()
         L[entries] = list(written.values())
@@ -155,7 +155,7 @@ def _gathered(records, K, L, working):
 
 
 def _ldl(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of the lower triangle of a small matrix."""
+    """Entries of the lower triangle of a small matrix."""
     L, D = np.eye(len(matrix)), np.zeros(len(matrix))
     for r in range(len(matrix)):
         for c in range(r):

@@ -1,6 +1,6 @@
 """Tables of the tests of `QPSolver`: problem families, row kinds, OSQP as oracle, solvers.
 
-A `QPBatch` has one pattern and numbers per instance.  Every draw has a seed.
+A `QPBatch` has one pattern and values per instance.  Every draw has a seed.
 """
 
 from __future__ import annotations
@@ -15,27 +15,14 @@ import osqp
 import scipy.sparse as sp
 
 from warpmpc import ADMMSettings, QPSolver, Status
+from warpmpc_bench.qp.oracle import Instance
 
 ARGUMENTS = ("P_vals", "q", "A_vals", "lower", "upper")
 INF = np.inf
 
 
-@dataclass(frozen=True, eq=False)
-class QP:
+class QP(Instance):
     """One instance; P is its upper triangle."""
-
-    P: sp.csc_matrix
-    q: np.ndarray
-    A: sp.csc_matrix
-    lower: np.ndarray
-    upper: np.ndarray
-
-    @property
-    def full_P(self) -> sp.csc_matrix:
-        return sp.csc_matrix(self.P + sp.triu(self.P, 1).T)
-
-    def objective(self, x: np.ndarray) -> float:
-        return float(0.5 * x @ (self.full_P @ x) + self.q @ x)
 
     def residuals(self, x: np.ndarray, s: np.ndarray, y: np.ndarray) -> tuple[float, float]:
         """Primal and dual residual, largest entries."""
@@ -321,7 +308,7 @@ def solver_for(
 
 
 def fixed(iterations: int, **changes: Any) -> ADMMSettings:
-    """Settings of so many plain iterations: no scaling, no adaptation, no termination."""
+    """Settings of a number of plain iterations: no scaling, no adaptation, no termination."""
     return ADMMSettings(
         max_iter=iterations, check_every=0, adaptive_rho_every=0, scaling=0, **changes
     )

@@ -47,7 +47,7 @@ class SoftBatch:
         return solver.solve(*args, penalties=self.penalties.astype(dtype), **more)
 
     def violations(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of the lower and upper bounds of the soft rows."""
+        """Penalties of the lower and upper bounds of the soft rows."""
         low, high = self.given.lower[:, SOFT_ROWS], self.given.upper[:, SOFT_ROWS]
         return np.maximum(low - s, 0), np.maximum(s - high, 0)
 

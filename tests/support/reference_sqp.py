@@ -83,7 +83,7 @@ class Problem:
 
 
 def complex_jacobian(function, nodes):
-    """Jacobian at every node of a function that sees one node at a time."""
+    """Jacobian at every node of a function of one node."""
     columns = []
     for j in range(nodes.shape[1]):
         moved = nodes.astype(complex)
@@ -94,7 +94,7 @@ def complex_jacobian(function, nodes):
 
 @dataclass(frozen=True)
 class Options:
-    """Of the method; names as in PROBLEMS.md."""
+    """Parameters of the method; names as in PROBLEMS.md."""
 
     sqp_iter: int
     admm_iter: int

@@ -1,6 +1,6 @@
 """Robots for tests, written for them: 1 to 35 velocities, all kinds of joints.
 
-Numbers are chosen so that no rotation, offset or inertia is special unless that is the point.
+Values are chosen so that no rotation, offset or inertia is special unless that is the point.
 """
 
 from __future__ import annotations

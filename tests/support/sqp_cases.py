@@ -151,7 +151,7 @@ class DenseSQP:
         return certain + sum(projected(part) for part in parts), q[:, 0], A
 
     def start(self, z) -> Iterate:
-        """From a trajectory alone."""
+        """Starts from a trajectory alone."""
         rows = np.zeros(self.problem.n_cons)
         return Iterate(z, (np.zeros(z.size), rows, rows))
 

@@ -1,4 +1,4 @@
-"""Optimal control problems of the textbooks, with their numbers: none of them is ours to tune.
+"""Optimal control problems of the textbooks with their published data.
 
 Each builder returns an `OCP`; `TEXTBOOK` has all of them with their initial states.
 """
@@ -43,7 +43,7 @@ def point_around_disc(horizon: int = 40) -> wm.OCP:
 
 
 def pendulum_swing_up(horizon: int = 60) -> wm.OCP:
-    """From hanging to standing in 3 s, with half of the torque that holds it horizontally."""
+    """Swings from hanging to standing in 3 s, with half of the torque that holds it level."""
     angle, rate, torque = ca.SX.sym("angle"), ca.SX.sym("rate"), ca.SX.sym("torque")
     ocp = wm.OCP(ca.vertcat(angle, rate), torque, horizon=horizon, dt=3.0 / horizon)
     ocp.set_dynamics([rate, -GRAVITY * ca.sin(angle) + torque])

@@ -38,7 +38,7 @@ def _evaluate(assembly, function, inputs, outputs):
         for a in range(assembly.stages[i].size):
             found = f.call([values[rows[i][a]] for values, rows in inputs])
             for array, (_, rows), part in zip(arrays, outputs, found, strict=True):
-                assert np.isnan(array[rows[i][a]]).all()  # nobody writes twice
+                assert np.isnan(array[rows[i][a]]).all()  # no entry is written twice
                 array[rows[i][a]] = np.array(part).ravel() if part.nnz() else np.zeros(part.numel())
     assert all(not np.isnan(array).any() for array in arrays)
     return arrays

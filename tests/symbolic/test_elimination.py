@@ -116,7 +116,7 @@ class TestPostorder:
     @PROPERTY
     @given(st.lists(st.integers(0, 10**6), max_size=40))
     def test_subtrees_are_blocks(self, draws):
-        # A forest in which parents have larger numbers, as in an elimination tree.
+        # A forest in which parents have larger indices, as in an elimination tree.
         n = len(draws)
         parent = np.full(n, -1, dtype=np.int32)
         for i, draw in enumerate(draws[:-1]):

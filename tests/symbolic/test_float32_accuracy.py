@@ -13,15 +13,13 @@ from mpc_cases import WholeProblem
 from scipy.sparse.csgraph import connected_components
 
 from warpmpc import OCP, ADMMSettings, MPCSolver, SQPSettings
-from warpmpc.symbolic import float32_ordering as float32_accuracy
 from warpmpc.symbolic import stage_elimination as stage_program
-from warpmpc.symbolic.derivatives import representative_kkt as representative
+from warpmpc.symbolic.derivatives import representative_kkt
 from warpmpc.symbolic.derivatives.assembly import HostQP
-from warpmpc.symbolic.derivatives.representative_kkt import least_rho
+from warpmpc.symbolic.derivatives.representative_kkt import least_rho, representative_system
 from warpmpc.symbolic.elimination import eliminate
-from warpmpc.symbolic.float32_ordering import representative_system, safe_stagewise
-from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.ordering import safe_stagewise
+from warpmpc.symbolic.pattern import SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import (
     build_stage_elimination,
     build_two_sided_elimination,
@@ -104,10 +102,10 @@ class TestError:
     def test_nothing_known(self, monkeypatch):
         kkt, system, _ = small(0.5)
         elimination = eliminate(kkt.K_pattern, np.arange(8))
-        monkeypatch.setattr(float32_accuracy, "_LARGEST_BAND", 8)
+        monkeypatch.setattr(representative_kkt, "_LARGEST_BAND", 8)
         assert system.error(elimination) == np.inf
         monkeypatch.undo()
-        singular = float32_accuracy.RepresentativeSystem(kkt, np.zeros_like(system.values))
+        singular = representative_kkt.RepresentativeSystem(kkt, np.zeros_like(system.values))
         assert singular.error(elimination) == np.inf
 
 
@@ -177,22 +175,22 @@ class TestOrders:
         assert best < 2e-2 * system.representative.error(least.elimination)
 
     def test_safe_order_where_trials_fail(self, monkeypatch):
-        """All light variables wait, as without numbers."""
+        """All light variables wait, as without values."""
         solver = solver_of("linear")
         system = solver.qp.structure
-        monkeypatch.setattr(float32_accuracy, "_LARGEST_BAND", 0)
+        monkeypatch.setattr(representative_kkt, "_LARGEST_BAND", 0)
         args = (system.kkt, stages(solver), system.light_variables)
         found = build_stage_elimination(*args, system.representative)
         assert found.n_L == build_stage_elimination(*args).n_L == 11242
 
     def test_nearly_the_least_error(self, monkeypatch):
-        """Half a digit is no reason for more fill; a whole one is."""
+        """Half a digit does not justify more fill; a whole one does."""
         solver = solver_of("linear")
         system = solver.qp.structure
         args = (system.kkt, stages(solver), system.light_variables, system.representative)
         errors = {11242: 2e-4, 13862: 1e-4}
         monkeypatch.setattr(
-            float32_accuracy.RepresentativeSystem, "error", lambda _, e: errors.get(e.nnz_L, 1.0)
+            representative_kkt.RepresentativeSystem, "error", lambda _, e: errors.get(e.nnz_L, 1.0)
         )
         assert build_stage_elimination(*args).n_L == 11242
         errors[11242] = 1e-3
@@ -212,7 +210,7 @@ def near_the_obstacle(problem):
 
 
 def projected_hessian(whole, z, p, y):
-    """Of the Lagrangian; variables that it does not couple are projected for themselves."""
+    """Blocks of the Lagrangian; variables that it does not couple are projected for themselves."""
     hessian = ca.hessian(whole.cost + ca.dot(ca.DM(y), whole.g), whole.z)[0]
     dense = whole.value(hessian, z, p)
     _, labels = connected_components(sp.csr_matrix(dense), directed=False)
@@ -251,8 +249,8 @@ def test_curvature_that_takes_all_weight(scaling):
 FIXED = SQPSettings(mode="fixed", qp=ADMMSettings(check_every=0, adaptive_rho_every=0, scaling=0))
 
 
-def chain(cost, settings=FIXED):
-    """x_next = x + u with bounds of all kinds at the first node."""
+def chain(cost, settings=FIXED, nominal=None):
+    """x_next = x + u with bounds of all kinds at the first node; `nominal` is a value of z."""
     x, u, limit = ca.SX.sym("x"), ca.SX.sym("u"), ca.SX.sym("limit")
     ocp = OCP(x, u, {"limit": limit}, horizon=2, dt=0.1)
     ocp.set_dynamics(x_next=x + u)
@@ -260,7 +258,11 @@ def chain(cost, settings=FIXED):
     ocp.subject_to(-limit, u, limit, name="by_parameter", at=[0])
     ocp.subject_to(-1, u, 1, name="known", at=[0])
     ocp.subject_to(-limit, x + u, limit, name="of_two", at=[0])
-    return MPCSolver(ocp, settings)
+    problem = ocp.problem()
+    point = None
+    if nominal is not None:
+        point = np.full(problem.n_vars, nominal), np.ones(problem.n_params)
+    return MPCSolver(problem, settings, nominal=point)
 
 
 class TestTypical:
@@ -307,9 +309,12 @@ class TestTypical:
     def test_unknown_numbers(self):
         assert chain(lambda x, u: ca.sqrt(x - 10) + u**2).qp.structure.representative is None
 
-    def test_no_trial_of_large_systems(self, monkeypatch):
-        solver = chain(lambda x, u: x**2 + u**2)
-        n_nodes = solver.problem.n_vars + solver.problem.n_cons
-        assert solver.qp.structure.representative is not None
-        monkeypatch.setattr(representative, "_LARGEST_SYSTEM", n_nodes - 1)
-        assert chain(lambda x, u: x**2 + u**2).qp.structure.representative is None
+    def test_point_of_the_caller(self):
+        """The curvature of the cost at the nominal point, not at the representative one."""
+        settings = replace(FIXED, qp=replace(FIXED.qp, scaling=2))
+        solver = chain(lambda x, u: x**4 + u**2, settings, nominal=2.0)
+        system = solver.qp.structure.representative
+        K = system.kkt.K_pattern
+        node = 2  # x of an odd stage, where no weight is taken away
+        entry = np.flatnonzero((K.row_idx == node) & (K.col_idx == node))[0]
+        assert system.values[entry] - 1e-6 == pytest.approx(12 * 2.0**2)

@@ -6,10 +6,8 @@ import scipy.sparse as sp
 from cases import STRUCTURE_FACTS, kkt_of, light_of
 
 from warpmpc.symbolic.elimination import eliminate
-from warpmpc.symbolic.float32_ordering import safe_amd, safe_stagewise
-from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.ordering import order
-from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.ordering import order, safe_amd, safe_stagewise
+from warpmpc.symbolic.pattern import SparsePattern, build_kkt
 
 NAMES = ["linear", "cartpole", "quadrotor", "ldl_benchmark"]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oracles import dense_pattern
 
 from warpmpc._errors import PatternError
-from warpmpc.symbolic.kkt import build_kkt
+from warpmpc.symbolic.pattern import build_kkt
 
 
 @PROPERTY

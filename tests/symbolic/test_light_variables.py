@@ -96,7 +96,7 @@ class TestLeast:
         assert of_stage(weights(add)) == pytest.approx([0, 0.2, 0])
 
     def test_points_without_a_value(self):
-        """They are left out; a weight that is known nowhere is no reason to wait."""
+        """They are left out; a weight that is known nowhere does not let a variable wait."""
 
         def add(ocp, x, u):
             ocp.add_residual(ca.vertcat(x[0], ca.sqrt(x[1]), ca.sqrt(-1 - u**2)), np.ones(3))
@@ -114,7 +114,7 @@ class TestWeakVariables:
         assert found.coupling[3:6] == pytest.approx([100, 100, 1])
 
     def test_obstacle_makes_positions_wait(self):
-        """All stages of a group alike; other variables have enough weight."""
+        """All stages of a group are alike; other variables have enough weight."""
         at = assembled(with_obstacle, EXACT)
         sets = find_light_variables(at, variable_weights(at, at.problem.defaults, RHO), SIGMA)
         assert [some.tolist() for some in sets] == [[3, 6, 9], []]

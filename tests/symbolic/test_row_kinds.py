@@ -1,4 +1,4 @@
-"""Kinds of rows: what bounds tell in every instance, and what they do not."""
+"""Kinds of rows: what bounds determine for every instance, and what they do not."""
 
 import casadi as ca
 import numpy as np

@@ -7,10 +7,8 @@ from cases import STRUCTURE_FACTS, check_runs_cover_everything, kkt_of, light_of
 
 from warpmpc import PatternError
 from warpmpc.symbolic.elimination import StoredElimination, eliminate, product_terms
-from warpmpc.symbolic.float32_ordering import safe_stagewise
-from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.ordering import order
-from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.ordering import order, safe_stagewise
+from warpmpc.symbolic.pattern import SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import StageElimination, build_stage_elimination
 
 # Runs of equal stages, and entries of L.

@@ -8,9 +8,8 @@ import scipy.sparse as sp
 from cases import check_runs_cover_everything, kkt_of, light_of
 
 from warpmpc import PatternError
-from warpmpc.symbolic.float32_ordering import holding_rows
-from warpmpc.symbolic.kkt import KKTPattern, build_kkt
-from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.ordering import holding_rows
+from warpmpc.symbolic.pattern import KKTPattern, SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import (
     StageElimination,
     build_stage_elimination,

@@ -26,6 +26,7 @@ WANTED = {
     "quadrotor": (40, 1, 25),
     "quadrotor_obstacles": (40, 1, 100),
     "linear": (40, 1, 25),
+    "humanoid": (27, 1, 25),
 }
 
 

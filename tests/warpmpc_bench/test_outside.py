@@ -4,74 +4,19 @@ from __future__ import annotations
 
 import re
 
-import casadi as ca
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
+from toy_system import REST, TOY
 
-from warpmpc import OCP, ProblemError, SettingsError, systems
+from warpmpc import ProblemError, SettingsError, systems
 from warpmpc.cli.main import build_parser, main
-from warpmpc.systems.base import (
-    batched,
-    benchmark_settings,
-    closed_loop,
-    closed_loop_metrics,
-    generator,
-    symbolic,
-)
-from warpmpc.systems.recipe import Description, Recipe, check_options, default_sizes
-from warpmpc_bench.common.baseline import Baseline
+from warpmpc.systems.recipe import check_options, default_sizes
 from warpmpc_bench.common.record import read_rows
-from warpmpc_bench.common.timing import Measured, measure
 from warpmpc_bench.mpc import baselines
 from warpmpc_bench.mpc.bench import MPCBenchSettings
 from warpmpc_bench.mpc.ipopt import WholeProgram, closed_loops
-
-LIMIT, DT = 2.0, 0.1
-
-
-def xdot(ops, x, u):
-    return [x[1], ops.sin(x[0]) + u[0]]
-
-
-def build(horizon):
-    x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
-    ocp = OCP(x, u, horizon=horizon, dt=DT)
-    ocp.set_dynamics(symbolic(xdot, x, u), integrator="euler")
-    ocp.add_residual(ca.vertcat(x, u), weight=[1, 1, 0.1])
-    ocp.subject_to(-LIMIT, u, LIMIT, name="push")
-    return ocp
-
-
-def sample(batch, seed=None):
-    return 0.3 * generator(batch, seed).normal(size=(batch, 2))
-
-
-def simulate(x, u):
-    return x + DT * batched(xdot, x, jnp.clip(u, -LIMIT, LIMIT))
-
-
-def metrics(x, u):
-    x, u, finite = closed_loop(x, u, 2, 1)
-    error = np.abs(x[:, -1]).max(axis=1)
-    return closed_loop_metrics(
-        finite, success=error <= 0.1, input_excess=np.abs(u) - LIMIT, final_error=error
-    )
-
-
-TOY = Recipe(
-    "toy",
-    Description("toys stand up", benchmark={"horizon": 4}, alias="t", demo_batch=5),
-    build,
-    sample,
-    simulate,
-    metrics,
-    settings=benchmark_settings,
-    sizes={"horizon": 6, "sqp_iter": 2, "admm_iter": 50},
-    control_dt=DT,
-    steps=3,
-)
 
 
 def plain(horizon=5):
@@ -152,25 +97,11 @@ class TestSystem:
             system.judged(np.zeros((2, 2, 2)), np.zeros((2, 1, 1)))
 
 
-def rest(case, repeats):
-    """A solver that does nothing."""
-    steps = 2
-    u = np.zeros((case.batch, steps, case.system.n_u))
-    x = np.repeat(np.asarray(case.x0)[:, None], steps + 1, axis=1)
-    nothing = np.zeros((case.batch, steps))
-    accuracy = baselines.judge_loop(case, x, u, nothing == 0, nothing)
-    timing = measure(lambda: None, repeats=repeats)
-    details = {"compile": {"total_s": 0.0}, "latency": {"step_ms": 1.0, "call_ms": 1.0}}
-    return Measured({"solve": timing}, {"engine": "rest"}, accuracy, units=steps, details=details)
-
-
 @pytest.mark.usefixtures("registered")
 class TestBaseline:
     @pytest.fixture
     def baseline(self, monkeypatch):
-        none = {"gpu": 2, "cpu": 2}
-        found = Baseline("rests", rest, lambda: None, none, lambda itemsize: itemsize, on_host=True)
-        monkeypatch.setitem(baselines.BASELINES, "rest", found)
+        monkeypatch.setitem(baselines.BASELINES, "rest", REST)
 
     @pytest.mark.usefixtures("baseline")
     def test_bench_runs_it(self, tmp_path, capsys):

@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def epilog(examples: str) -> str:
-    """Text below the options: examples, and the exit codes of all commands."""
+    """Help after the options: examples, and the exit codes of all commands."""
     return f"examples:\n{examples}\n{EXIT_CODES}"
 
 

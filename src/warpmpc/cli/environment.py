@@ -51,7 +51,7 @@ def warp_cache_folder() -> Path:
 
 
 def jax_devices() -> tuple[list[dict[str, object]], str]:
-    """The devices JAX sees; if it sees none at all, its reason."""
+    """The devices of JAX; without any, the reason."""
     import jax
 
     try:

@@ -25,11 +25,13 @@ EPILOG += epilog("""\
   warpmpc learn quadrotor                   data, training, evaluation, export: quadrotor_policy/
   warpmpc learn data quadrotor --shards 40  only (or more) data
   warpmpc learn evaluate quadrotor --starts 5000
+  warpmpc learn evaluate quadrotor --firmware   with the exported C as the controller
   warpmpc learn my_robot:task --rounds 5    five rounds of DAgger with a task of your own
   warpmpc learn data quadrotor --ray auto   shards on a Ray cluster
 """)
-# Published sizes: 100 000 rollouts of 200 steps, minibatches of 100 000.
-FULL_DATA: dict[str, Any] = {"rollouts": 4000, "shards": 25}
+# Published sizes: 100 000 rollouts of 200 steps, minibatches of 100 000.  A GPU needs batches of
+# 10 000 to be busy.
+FULL_DATA: dict[str, Any] = {"rollouts": 10_000, "shards": 10}
 FULL_TRAINING: dict[str, Any] = {
     "minibatch": 100_000,
     "learning_rate": 1e-3,
@@ -61,10 +63,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     train.add_argument("--sobolev", metavar="WEIGHT", type=float, help="match derivatives, too")
     test = parser.add_argument_group("evaluation")
     test.add_argument("--starts", metavar="N", type=int, default=STARTS, help="unseen starts")
+    test.add_argument(
+        "--firmware",
+        action="store_true",
+        help="closed loops with the C of the robot, here and on an emulated Cortex-M4F, instead",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Does the parts that were asked for; exits 1 if the exported code is wrong."""
+    """Runs the requested parts; exits 1 if the exported code is wrong."""
     parts, name = _parts(args.words)
     from warpmpc.learn import make_task
 
@@ -166,10 +173,15 @@ class Job:
         return {"pairs": data.pairs, "epochs": epochs, "losses": losses}
 
     def evaluate(self) -> dict[str, Any]:
-        """Closed loops of expert and policy."""
-        from warpmpc.learn import evaluate
+        """Closed loops of expert and policy, or of the policy as C."""
+        from warpmpc.learn import evaluate, evaluate_firmware
         from warpmpc.learn.files import write_json
 
+        if self._args.firmware:
+            where, starts = self._folder / "app", self._args.starts
+            report = evaluate_firmware(self._task, self._policy(), where, starts=starts)
+            write_json(self._folder / "firmware.json", report.to_json())
+            return {**report.to_json(), "folder": str(where), "table": report.table()}
         few = min(EXPERT_STARTS, self._args.starts)
         found = evaluate(self._task, self._policy(), starts=self._args.starts, expert_starts=few)
         write_json(self._folder / "evaluation.json", found.to_json())
@@ -180,14 +192,16 @@ class Job:
         return {**found.to_json(), "table": found.table()}
 
     def export(self) -> dict[str, Any]:
-        """C, ONNX and contract, compared with each other."""
-        from warpmpc.learn import Dataset, export, parity
+        """C, ONNX, contract and the robot's app; all but the app are compared with each other."""
+        from warpmpc.learn import Dataset, export, parity, write_firmware
 
         policy = self._policy()
         made = self._folder / "data" / "round-00"
         states = Dataset.open(made).shards[0]["x"][:10_000] if made.exists() else None
         written = export(policy, self._folder / "firmware", states=states)
         found = parity(policy, written.folder, states=states)
+        if self._task.firmware is not None:
+            write_firmware(self._task, policy, self._folder / "app")
         return {
             "folder": str(written.folder),
             "losses": written.losses,
@@ -217,7 +231,7 @@ class _ShardBar:
     """Counts shards, and shows them on a terminal."""
 
     def __init__(self) -> None:
-        self.made = -1  # the first report tells what was there before
+        self.made = -1  # the first report gives the number of existing shards
 
     def __call__(self, done: int, total: int) -> None:
         self.made += 1

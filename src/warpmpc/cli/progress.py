@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TextIO
 
+from warpmpc.engines.runtime.announcing import ANNOUNCER
 from warpmpc.sim.progress import CLEAR_LINE, bar
 
 
@@ -47,11 +49,13 @@ class Activity:
         """Silent unless the stream is a terminal."""
         self._stream, self._interval = stream or sys.stderr, interval_s
         self._text, self._since, self._share = "", 0.0, ""
+        self._muted = ExitStack()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
 
     def __enter__(self) -> Activity:
         """Begins to draw."""
+        self._muted.enter_context(ANNOUNCER.muted())
         if self._stream.isatty():
             self._thread.start()
         return self
@@ -63,6 +67,7 @@ class Activity:
         trace: TracebackType | None,
     ) -> None:
         """Removes the line, whatever happened."""
+        self._muted.close()
         self._done.set()
         if self._thread.ident is not None:
             self._thread.join()

@@ -1,1 +1,1 @@
-"""Programs in, native text out."""
+"""Scalar programs in, generated source out."""

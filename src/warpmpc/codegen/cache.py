@@ -49,10 +49,10 @@ def load_module(name: str, key: str, make_source: Callable[[], str]) -> ModuleTy
 
 
 def load_text(name: str, key: str, lost: str) -> str | None:
-    """Text stored under a name and key, None if there is none.
+    """Source stored under a name and key, None if there is none.
 
     Args:
-        name: Kind of the text.
+        name: Kind of source.
         key: Hash of what it belongs to.
         lost: What happens without it, for the warning about a damaged file.
     """
@@ -61,7 +61,7 @@ def load_text(name: str, key: str, lost: str) -> str | None:
 
 
 def store_text(name: str, key: str, text: str) -> None:
-    """Stores a text for later processes, or warns if that is impossible."""
+    """Stores source for later processes, or warns if that is impossible."""
     path = _source_path(name, key)
     try:
         _write_atomically(path, _sealed(text))
@@ -96,7 +96,7 @@ def _sealed(text: str) -> str:
 
 
 def _read(path: Path, lost: str = "its code is generated again") -> str | None:
-    """Text of a file, None if there is none, if it is damaged, or if others could write it."""
+    """Content of a file, None if there is none, if it is damaged, or if others could write it."""
     try:
         with path.open(encoding="utf-8") as file:
             writer = distrusted_file(os.fstat(file.fileno()))
@@ -148,7 +148,7 @@ def _temporary_folder() -> Path:
 
 
 def _import(name: str, path: Path, text: str) -> ModuleType:
-    """Runs the text as a module that lies at `path`, where Warp looks for its source."""
+    """Runs source as a module whose file is `path`, where Warp looks for it."""
     module = ModuleType(name)
     module.__file__ = str(path)
     exec(compile(text, str(path), "exec"), module.__dict__)
@@ -160,7 +160,7 @@ def _warn(message: str) -> None:
 
 
 def distrusted_folder(folder: Path) -> str | None:
-    """Who else could change entries of a folder or replace it; None if nobody can.
+    """Other users who could change entries of a folder or replace it; None if there are none.
 
     Args:
         folder: A folder, or where one will be made: what does not exist yet is not looked at.
@@ -181,7 +181,7 @@ def distrusted_folder(folder: Path) -> str | None:
 
 
 def distrusted_file(found: os.stat_result) -> str | None:
-    """Who else could write a file in a trusted folder; None if nobody can.
+    """Other users who could write a file in a trusted folder; None if there are none.
 
     Args:
         found: Status of the opened file.

@@ -151,7 +151,7 @@ def _kept(program: ScalarProgram) -> np.ndarray:
 
 
 def _leaves(program: ScalarProgram, arrays: Arrays) -> tuple[list[jax.Array], jax.Array]:
-    """Inputs and constants, each with the leading axes of all arrays; and a one like them."""
+    """Inputs and constants, each with the leading axes of all arrays; and a one of that shape."""
     if len(arrays) != len(program.input_sizes):
         raise ProblemError(
             f"{program.name} takes {len(program.input_sizes)} arrays "
@@ -174,7 +174,7 @@ def _leaves(program: ScalarProgram, arrays: Arrays) -> tuple[list[jax.Array], ja
 
 
 def _hidden_one(x: jax.Array) -> jax.Array:
-    """One, whatever x: XLA does not see it, because x might be NaN; LLVM does."""
+    """One, whatever x: XLA cannot prove it, because x might be NaN; LLVM can."""
     return lax.max(lax.convert_element_type(lax.ne(x, x), x.dtype), jnp.ones_like(x))
 
 

@@ -1,21 +1,23 @@
-"""`ScalarProgram` as native C++ text, for NVRTC on CUDA and Warp's clang on the CPU.
+"""`ScalarProgram` as native C++ source, for NVRTC on CUDA and Warp's clang on the CPU.
 
 Reads: a program and where its inputs and outputs lie.  Produces: a local struct whose static
-functions evaluate the program chunk by chunk.  The text needs `native_preamble` before it.
+functions evaluate the program.  A long program is cut into chunks, so that compilers see functions
+of bounded length: `plan_chunks` finds what each one reads and leaves for later ones.  The source
+needs `codegen.native.preamble` before it.
 
-Names in the text: ``v12`` is the value of operation 12, ``x0_3`` element 3 of input 0, ``k2``
+Names in the source: ``v12`` is the value of operation 12, ``x0_3`` element 3 of input 0, ``k2``
 constant 2, ``r4`` entry 4 of the table of rows, ``carried[5]`` what a chunk leaves for later ones.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from warpmpc.codegen.chunks import Chunk, plan_chunks
-from warpmpc.codegen.ir import ABSENT, Op, ScalarProgram
+from warpmpc.codegen.ir import ABSENT, IntArray, Op, ScalarProgram
 from warpmpc.codegen.native.preamble import QUICK
 
 # Compile time of a function grows faster than its length; between chunks values go through memory.
@@ -102,12 +104,12 @@ def struct_source(
 def inline_source(
     program: ScalarProgram, dtype: str, read: Callable[[int, int], str]
 ) -> tuple[list[str], list[list[str]]]:
-    """A whole program as statements inside another text, and what its outputs are called there.
+    """A whole program as statements inside other source, and the names of its outputs there.
 
     Args:
         program: Short enough not to be cut.
         dtype: "float32" or "float64".
-        read: Text of an element of an input.
+        read: Expression of an element of an input.
     """
     of = _Statements(program, dtype)
     values = [*program.left, *program.right, *(v for out in program.outputs for v in out)]
@@ -198,3 +200,132 @@ def place_source(place: Place) -> str:
     """The row at a place."""
     slot, offset = place
     return f"r{slot} + {offset}" if offset >= 0 else f"r{slot} - {-offset}"
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Consecutive operations that become one function.
+
+    Attributes:
+        begin: First operation.
+        end: Behind the last operation.
+        reads: Value and slot of what earlier chunks left, in order of slots.
+        writes: Value and slot of what this chunk leaves for later ones.
+        outputs: Output, element and value of what is final after this chunk.
+    """
+
+    begin: int
+    end: int
+    reads: tuple[tuple[int, int], ...]
+    writes: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkPlan:
+    """All chunks of a program and the number of slots between them."""
+
+    chunks: tuple[Chunk, ...]
+    n_slots: int
+
+
+def plan_chunks(program: ScalarProgram, length: int) -> ChunkPlan:
+    """Cuts a program into chunks of at most `length` operations, where few values are alive.
+
+    Slots are reused as soon as the last chunk that reads them is through.
+    """
+    last = _last_use(program)
+    cuts = _cuts(program, last, length)
+    home = (np.searchsorted(cuts, np.arange(program.n_ops), side="right") - 1).astype(np.int32)
+    until = _last_chunk(program, home)
+    slots, n_slots = _assign_slots(home, until)
+    return ChunkPlan(_chunks(program, cuts, home, until, slots), n_slots)
+
+
+def _operands(program: ScalarProgram) -> tuple[IntArray, IntArray]:
+    """Reader and read operation of every use of an operation by another one."""
+    reader = np.tile(np.arange(program.n_ops, dtype=np.int32), 2)
+    read = np.concatenate([program.left, program.right]) - program.n_leaves
+    inner = read >= 0
+    return reader[inner], read[inner].astype(np.int32)
+
+
+def _last_use(program: ScalarProgram) -> IntArray:
+    """Last operation that reads each operation; outputs are stored at once and not read again."""
+    last = np.arange(program.n_ops, dtype=np.int32)
+    reader, read = _operands(program)
+    np.maximum.at(last, read, reader)
+    return last
+
+
+def _cuts(program: ScalarProgram, last: IntArray, length: int) -> IntArray:
+    """First operation of each chunk."""
+    n = program.n_ops
+    # Alive at a cut before operation c: defined before c, read at c or later.
+    change = np.zeros(n + 2, dtype=np.int64)
+    np.add.at(change, np.arange(n) + 1, 1)
+    np.add.at(change, last + 1, -1)
+    alive = np.cumsum(change)
+    # At least half the length, or chunks become many; ties go to the longest chunk.
+    cuts, least = [0], max(1, length // 2)
+    while n - cuts[-1] > length:
+        window = alive[cuts[-1] + least : cuts[-1] + length + 1]
+        cuts.append(cuts[-1] + length - int(np.argmin(window[::-1])))
+    return np.array(cuts, dtype=np.int32)
+
+
+def _last_chunk(program: ScalarProgram, home: IntArray) -> IntArray:
+    """Last chunk that reads each operation; its own chunk if no other one does."""
+    until = home.astype(np.int32)
+    reader, read = _operands(program)
+    np.maximum.at(until, read, home[reader].astype(np.int32))
+    return until
+
+
+def _assign_slots(home: IntArray, until: IntArray) -> tuple[dict[int, int], int]:
+    """Slot of each operation that is read in a later chunk, and how many slots there are."""
+    slots: dict[int, int] = {}
+    busy: list[tuple[int, int]] = []  # (last chunk that reads it, slot)
+    free: list[int] = []
+    n_slots = 0
+    for op in np.flatnonzero(until > home).tolist():
+        while busy and busy[0][0] < home[op]:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        slot = heapq.heappop(free) if free else n_slots
+        n_slots = max(n_slots, slot + 1)
+        slots[op] = slot
+        heapq.heappush(busy, (int(until[op]), slot))
+    return slots, n_slots
+
+
+def _chunks(
+    program: ScalarProgram,
+    cuts: IntArray,
+    home: IntArray,
+    until: IntArray,
+    slots: dict[int, int],
+) -> tuple[Chunk, ...]:
+    n_chunks, first = cuts.size, program.n_leaves
+    reads: list[set[int]] = [set() for _ in range(n_chunks)]
+    writes: list[list[tuple[int, int]]] = [[] for _ in range(n_chunks)]
+    outputs: list[list[tuple[int, int, int]]] = [[] for _ in range(n_chunks)]
+    for reader, read in zip(*_operands(program), strict=True):
+        if home[reader] != home[read]:
+            reads[home[reader]].add(int(read))
+    for op, slot in slots.items():
+        writes[home[op]].append((first + op, slot))
+    for j, values in enumerate(program.outputs):
+        for element, value in enumerate(values.tolist()):
+            # Leaves are final from the start.
+            outputs[home[value - first] if value >= first else 0].append((j, element, value))
+    ends = [*cuts[1:].tolist(), program.n_ops]
+    return tuple(
+        Chunk(
+            begin=int(cuts[i]),
+            end=ends[i],
+            reads=tuple(sorted(((first + op, slots[op]) for op in reads[i]), key=lambda r: r[1])),
+            writes=tuple(writes[i]),
+            outputs=tuple(outputs[i]),
+        )
+        for i in range(n_chunks)
+    )

@@ -1,7 +1,7 @@
 """Straight-line scalar programs: what every emitter reads.
 
 Reads: nothing.  Produces: `ScalarProgram`, made by `codegen.from_casadi` and turned into JAX by
-`codegen.emit_jax` and into native text by `codegen.emit_native`.
+`codegen.emit_jax` and into native source by `codegen.emit_native`.
 
 Values are numbered: first the inputs, one after the other, then the constants, then one value per
 operation.  An operation reads values with smaller numbers only.
@@ -143,7 +143,7 @@ class ScalarProgram:
         return tuple(int(values.size) for values in self.outputs)
 
     def pruned(self) -> tuple[ScalarProgram, tuple[IntArray, ...]]:
-        """The same without inputs that nothing reads, and which elements of each input stay."""
+        """The same program without unused inputs, and which elements of each input remain."""
         used = np.zeros(self.n_leaves + self.n_ops, dtype=bool)
         for values in (self.left, self.right[self.right >= 0], *self.outputs):
             used[values] = True
@@ -160,6 +160,29 @@ class ScalarProgram:
             outputs=tuple(number[values] for values in self.outputs),
         )
         return program, kept
+
+    def part(self, kept: Sequence[IntArray]) -> ScalarProgram:
+        """The same with some elements of each output only, and only the operations they need."""
+        outputs = [values[elements] for values, elements in zip(self.outputs, kept, strict=True)]
+        needed = np.zeros(self.n_leaves + self.n_ops, dtype=bool)
+        needed[: self.n_leaves] = True
+        for values in outputs:
+            needed[values] = True
+        left, right = self.left.tolist(), self.right.tolist()
+        for number in range(self.n_ops - 1, -1, -1):
+            if needed[self.n_leaves + number]:
+                needed[left[number]] = True
+                if right[number] != ABSENT:
+                    needed[right[number]] = True
+        number = np.append(np.cumsum(needed) - 1, ABSENT).astype(np.int32)
+        ops = needed[self.n_leaves :]
+        return replace(
+            self,
+            ops=self.ops[ops],
+            left=number[self.left[ops]],
+            right=number[self.right[ops]],
+            outputs=tuple(number[values] for values in outputs),
+        )
 
     @cached_property
     def hash(self) -> str:

@@ -1,30 +1,31 @@
 """Generated Warp modules that evaluate stage functions on tiles.
 
-Reads: programs with the rows that their arguments have at each stage.  Produces: the text of a
+Reads: programs with the rows that their arguments have at each stage.  Produces: the source of a
 Python module with one kernel, and the table of rows that the kernel reads.
 
 A warp evaluates one stage of one tile.  The row of an element at a stage is an entry of the table
-plus a number in the text: elements that move alike from stage to stage share an entry, so that a
-stage needs a handful of entries however many elements it has, and the text does not depend on the
-horizon.
+plus a constant in the source: elements that move alike from stage to stage share an entry, so that
+a stage needs a handful of entries however many elements it has, and the source does not depend on
+the horizon.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from warpmpc.codegen import chunks, emit_native, kernel_source
+from warpmpc.codegen import emit_native, kernel_source
 from warpmpc.codegen.emit_native import Access, Place, struct_source
 from warpmpc.codegen.ir import IntArray, ScalarProgram
 from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
 from warpmpc.codegen.native import preamble as native_preamble
 from warpmpc.codegen.native.preamble import PREAMBLE
+from warpmpc.codegen.sharing import LONG, Values, elements_within
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,11 +47,11 @@ class StageCase:
 
 @dataclass(frozen=True, eq=False)
 class StagePlan:
-    """What the text of a module and its table are made from.
+    """Cases and table entries, from which the source of a module and its table are made.
 
     Attributes:
         cases: Programs with their stages.
-        accesses: For each case where its arguments lie, in terms of its table entries.
+        accesses: For each case the places of its arguments, in terms of its table entries.
         table: For each stage (case, first entry), then all entries.
         n_items: Stages over all cases.
     """
@@ -61,8 +62,62 @@ class StagePlan:
     n_items: int
 
 
+def shared_cases(cases: Sequence[StageCase], long: int = LONG) -> list[StageCase]:
+    """Cases where a long program that contains another one runs that one, and the rest alone.
+
+    Stages may then belong to two cases.  Results keep their bits: each output is the same
+    expression.
+
+    Args:
+        cases: Programs with their stages.
+        long: Operations from which on programs are compared.
+    """
+    many = [case for case in cases if case.program.n_ops >= long]
+    if len(many) < 2:
+        return list(cases)
+    values = Values()
+    numbers = {id(case): values.of(case.program) for case in many}
+    found = []
+    for case in cases:
+        others = [other for other in many if case in many and other is not case]
+        found += next(
+            (
+                parts
+                for other in others
+                if (parts := _divided(case, other, numbers[id(other)], numbers[id(case)]))
+            ),
+            [case],
+        )
+    return found
+
+
+def _divided(
+    case: StageCase, other: StageCase, inner: list[IntArray], outer: list[IntArray]
+) -> list[StageCase]:
+    """The stages of a case with the program of another one, and what is missing; or nothing."""
+    sizes = (case.program.output_sizes, other.program.output_sizes)
+    if case.program.input_sizes != other.program.input_sizes or sizes[0] == sizes[1]:
+        return []  # equal ones are joined by `merged_cases`
+    within = elements_within(inner, outer)
+    if within is None:
+        return []
+    rest = [
+        np.setdiff1d(np.arange(size, dtype=np.int32), elements)
+        for size, elements in zip(sizes[0], within, strict=True)
+    ]
+    programs = ((other.program, within), (case.program.part(rest), rest))
+    return [
+        replace(case, program=program, out_rows=_columns(case.out_rows, elements))
+        for program, elements in programs
+    ]
+
+
+def _columns(rows: tuple[np.ndarray, ...], elements: Sequence[IntArray]) -> tuple[np.ndarray, ...]:
+    return tuple(np.asarray(r)[:, e] for r, e in zip(rows, elements, strict=True))
+
+
 def merged_cases(cases: Sequence[StageCase]) -> list[StageCase]:
-    """Cases without inputs that nobody reads; those that compute the same become one.
+    """Removes inputs that are not read, and merges cases that compute the same.
 
     The stage before a smaller last one differs from others in variables that it does not use.
     """
@@ -98,8 +153,7 @@ def plan_stages(cases: Sequence[StageCase], n_items: int | None = None) -> Stage
 
     Args:
         cases: Programs with their stages.
-        n_items: If given, items are all numbers below it, and those that no case has are of no
-            case: -1.
+        n_items: If given, items are all numbers below it; those without a case get -1.
     """
     accesses, entries, items = [], [], []
     start = 2 * (sum(len(case.stages) for case in cases) if n_items is None else n_items)
@@ -138,8 +192,8 @@ def _access(case: StageCase) -> tuple[Access, np.ndarray]:
 def _moving_alike(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Groups elements whose rows differ by the same number at all stages.
 
-    A single stage does not tell what moves alike; there only neighbours form a group, so that what
-    lies between them, such as all other stages, does not enter the text.
+    A single stage does not show what moves alike; there only neighbours form a group, so that the
+    distance between others, such as the size of all other stages, does not enter the source.
 
     Returns:
         First element of each group, and the group of each element.
@@ -156,7 +210,7 @@ def _moving_alike(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def module_key(
     name: str, plan: StagePlan, arrays: tuple[Sequence[str], Sequence[str]], dtype: str
 ) -> str:
-    """Hash of everything that the text depends on, the generator included."""
+    """Hash of everything that the source depends on, the generator included."""
     digest = hashlib.sha256(repr((_generator(), name, arrays, dtype)).encode())
     for case, access in zip(plan.cases, plan.accesses, strict=True):
         digest.update(repr((case.program.name, case.program.hash, access)).encode())
@@ -165,8 +219,8 @@ def module_key(
 
 @cache
 def _generator() -> str:
-    """Hash of the files that write the text: a changed generator finds no old modules."""
-    modules = (chunks, emit_native, kernel_source, native_preamble)
+    """Hash of the files that generate the source: a changed generator finds no old modules."""
+    modules = (emit_native, kernel_source, native_preamble)
     files = (*(module.__file__ for module in modules), __file__)
     return hashlib.sha256(b"".join(Path(str(file)).read_bytes() for file in files)).hexdigest()
 
@@ -212,6 +266,7 @@ def stage_source(
         ],
         outputs=arguments("real", *outputs),
         head=PREAMBLE[dtype],
+        merged=32,
         body=lambda: _body(plan, inputs, outputs, dtype),
         plans=[plan],
         content=module_key(name, plan, arrays, dtype),

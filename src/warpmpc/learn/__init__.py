@@ -18,11 +18,12 @@ from warpmpc.learn.errors import DataError
 from warpmpc.learn.evaluation import Evaluation, evaluate
 from warpmpc.learn.export.export import Exported, export
 from warpmpc.learn.export.parity import Parity, parity
+from warpmpc.learn.firmware.loop import FirmwareReport, evaluate_firmware, write_firmware
 from warpmpc.learn.network import Network
 from warpmpc.learn.policy import Policy
 from warpmpc.learn.settings import BETAS, DataSettings, TrainSettings
 from warpmpc.learn.synthesis import Executor, LocalExecutor, synthesize
-from warpmpc.learn.task import Noise, Task
+from warpmpc.learn.task import Firmware, Noise, Task
 from warpmpc.learn.tasks import TASKS, make_task
 from warpmpc.learn.training import train
 
@@ -36,6 +37,8 @@ __all__ = [
     "Executor",
     "Expert",
     "Exported",
+    "Firmware",
+    "FirmwareReport",
     "LocalExecutor",
     "Mixture",
     "Network",
@@ -46,10 +49,12 @@ __all__ = [
     "Task",
     "TrainSettings",
     "evaluate",
+    "evaluate_firmware",
     "export",
     "learn_policy",
     "make_task",
     "parity",
     "synthesize",
     "train",
+    "write_firmware",
 ]

@@ -22,7 +22,7 @@ class Statistics:
         x_mean: Mean of the states.
         x_std: Standard deviation of the states, at least `STD_FLOOR`.
         u_mean: Mean of the labels.
-        u_std: Standard deviation of the labels, likewise.
+        u_std: Standard deviation of the labels over the training data.
         x_low: Least states.
         x_high: Largest states.
     """

@@ -27,7 +27,7 @@ from warpmpc.learn.tasks import make_task
 from warpmpc.learn.validity import Bounds, find_bounds, valid_samples
 from warpmpc.mpc.solver import MPCSolver
 
-_BOUNDS_KEY, _DERIVATIVE_PART = 2**31 - 1, 4096
+_BOUNDS_KEY, _DERIVATIVE_PART = 2**31 - 1, 256
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ShardMaker:
     Attributes:
         task: What is imitated.
         settings: How much data, and the seed.
-        bounds: Of valid samples.
+        bounds: Bounds of valid samples.
         policy: Drives with the share `settings.beta`; None: the expert drives alone.
     """
 
@@ -117,7 +117,7 @@ def make_shard(
     Args:
         task: What is imitated.
         settings: How much data, and the seed.
-        bounds: Of valid samples.
+        bounds: Bounds of valid samples.
         policy: Drives with the share `settings.beta`; None: the expert drives alone.
         index: Number of the shard.
     """

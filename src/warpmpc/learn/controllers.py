@@ -30,7 +30,7 @@ class Expert:
 
     @property
     def dtype(self) -> str:
-        """Of states and inputs."""
+        """Numbers of states and inputs."""
         return self.solver.dtype
 
     def start(self, x: jax.Array, params: Any) -> dict[str, jax.Array]:
@@ -77,7 +77,7 @@ class Mixture:
 
     @property
     def dtype(self) -> str:
-        """Of states and inputs."""
+        """Numbers of states and inputs."""
         return self.expert.dtype
 
     def start(self, x: jax.Array, params: dict[str, Any]) -> dict[str, jax.Array]:

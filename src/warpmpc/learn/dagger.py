@@ -33,7 +33,7 @@ def learn_policy(
 
     Args:
         task: What is imitated.
-        folder: Where data, checkpoints and policies lie.
+        folder: Folder of data, checkpoints and policies.
         data: Settings of each round's data.
         training: Settings of each round's training, which starts anew on all data so far.
         betas: Share of the last policy in the input, round by round; the first must be 0, because

@@ -68,7 +68,7 @@ class Dataset:
     """Pairs of one or more folders, read by memory map.
 
     Attributes:
-        folders: Where the shards lie.
+        folders: Folders of the shards.
     """
 
     folders: tuple[Path, ...]

@@ -37,7 +37,7 @@ class Row:
             NaN without costs.
         violation: Largest "violation" or "input_excess" of an instance that succeeds, by name.
         outside: Share of visited states outside of the box of the training data.
-        worst: Numbers of the policy's worst starts: those that fail, then the most expensive ones.
+        worst: The policy's worst starts: those that fail, then the most expensive ones.
     """
 
     situation: str
@@ -112,11 +112,11 @@ def evaluate(
     Args:
         task: Plant, noise and judgement.
         policy: The network.
-        starts: Number of starts; both controllers see the same ones.
+        starts: Number of starts, which are the same for both controllers.
         expert_starts: The expert, which needs most of the time, sees only so many of them; None:
             all.
         seed: Seed of starts and noise; data are drawn from other numbers.
-        situations: Of `SITUATIONS`; a task without noise or perturbed plant leaves those out.
+        situations: Some of `SITUATIONS`; a task without noise or perturbed plant leaves those out.
         progress: Function of (situations done, situations).
     """
     unknown = set(situations) - set(SITUATIONS)

@@ -73,7 +73,7 @@ def closed_loop(  # noqa: PLR0913  (what varies between closed loops of one task
         controller: What drives it.
         params: Parameters of the controller.
         x0: Initial states.
-        seed: Of the noise.
+        seed: Seed of the noise.
         steps: None: those of the task.
         noise: None: without.
         perturbed: Whether the plant is `task.perturbed`.

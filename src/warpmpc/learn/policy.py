@@ -30,7 +30,7 @@ class Policy:
 
     Attributes:
         network: Sizes and activation.
-        weights: Of each layer, (weight ``[out, in]``, bias), float32.
+        weights: Weights of each layer, (weight ``[out, in]``, bias), float32.
         x_mean: Mean of the states in the training data.
         x_std: Standard deviation of the states.
         u_mean: Mean of the labels.

@@ -13,6 +13,7 @@ from typing import Any
 
 from warpmpc._errors import SettingsError
 from warpmpc.learn.collect import Make, Shard
+from warpmpc.learn.scheduling import scheduled
 
 _LOG = logging.getLogger(__name__)
 
@@ -21,10 +22,11 @@ class RayExecutor:
     """Makes shards as tasks of Ray."""
 
     def __init__(self, address: str | None = None, retries: int = 10, cpus: float = 1.0):
-        """Connects to a cluster when the first shard is asked for, or starts one on this machine.
+        """Connects to a cluster when the first shard is requested, or starts one on this machine.
 
         Args:
-            address: Of the cluster; None: the one that is connected already, or a new local one.
+            address: Address of the cluster; None: the one that is connected already, or a new local
+                one.
             retries: How often a shard whose worker was lost is given to another one.
             cpus: Processor cores that one shard occupies in Ray's accounts.
         """
@@ -42,18 +44,28 @@ class RayExecutor:
             return
         if not ray.is_initialized():
             ray.init(address=self._address, log_to_driver=False)
-        remote = ray.remote(_made).options(max_retries=self._retries, num_cpus=self._cpus)
-        shared = ray.put(make)  # pickled once
-        waiting = list(indices)
-        # Results take memory until they are fetched: only some shards are under way at once.
-        window = max(2 * int(ray.cluster_resources().get("CPU", 1) / self._cpus), 2)
-        _LOG.info("%d shards, %d at a time", len(waiting), window)
-        running: list[Any] = []
-        while waiting or running:
-            while waiting and len(running) < window:
-                running.append(remote.remote(shared, waiting.pop(0)))
-            ready, running = ray.wait(running, num_returns=1)
-            yield ray.get(ready[0])
+        pool = _RayPool(ray, make, self._retries, self._cpus)
+        _LOG.info("%d shards on %d workers", len(indices), pool.workers)
+        yield from scheduled(pool, indices)
+
+
+class _RayPool:
+    """The workers of a cluster, which Ray replaces if they are lost."""
+
+    def __init__(self, ray: Any, make: Make, retries: int, cpus: float):
+        self._ray = ray
+        self._remote = ray.remote(_made).options(max_retries=retries, num_cpus=cpus)
+        self._make = ray.put(make)  # pickled once
+        self.workers = int(ray.cluster_resources().get("CPU", 1) / cpus)
+
+    def submit(self, index: int) -> Any:
+        """A reference to the shard."""
+        return self._remote.remote(self._make, index)
+
+    def first_ready(self, running: list[Any]) -> tuple[Shard, list[Any]]:
+        """The first one, and references to the others."""
+        ready, others = self._ray.wait(running, num_returns=1)
+        return self._ray.get(ready[0]), others
 
 
 def _made(make: Make, index: int) -> Shard:

@@ -12,7 +12,7 @@ BETAS = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.0, 1.0)
 
 @dataclass(frozen=True)
 class DataSettings:
-    """How much data, and from which random numbers.
+    """Amount of data, and the seeds of its random numbers.
 
     Attributes:
         rollouts: Closed loops per shard; one shard is one batch on the device.
@@ -58,13 +58,13 @@ class TrainSettings:
         activation: "leaky_relu", "relu" or "tanh".
         epochs: Passes through the data, at most.
         minibatch: Pairs per step of the optimiser.
-        learning_rate: Of AdamW, at the start.
+        learning_rate: Learning rate of AdamW at the start.
         schedule: "cosine": the learning rate falls to zero over the epochs; or "constant".
-        weight_decay: Of AdamW.
+        weight_decay: Weight decay of AdamW.
         sobolev: Weight of the derivative's error in the loss; needs data with derivatives.
         patience: Epochs without a better validation loss after which training stops; 0: never.
         validation: Share of the rollouts that is kept for validation.
-        seed: Of initial weights, of the split and of permutations.
+        seed: Seed of initial weights, of the split and of permutations.
         device_bytes: Data larger than this are moved to the device in parts, part by part.
         checkpoint_every: Epochs between two checkpoints, where a folder for them is given.
     """

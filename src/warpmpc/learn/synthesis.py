@@ -73,7 +73,7 @@ def synthesize(
         solver: The expert; or a `Task`, instead of this and the next two.
         plant: ``plant(x, u)``: states one control step later, a JAX function of whole batches.
         sampler: ``sampler(batch, seed)``: initial states ``[batch, n_x]``.
-        folder: Where the shards lie.
+        folder: Folder of the shards.
         settings: How much data, the seed, and filters.
         **more: `policy` (a `Policy` that drives with the share `settings.beta`), `executor`
             ("local", "ray", or an `Executor`), `progress` (True for a bar, or a function of shards

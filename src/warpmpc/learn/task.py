@@ -39,6 +39,25 @@ class Noise:
 
 
 @dataclass(frozen=True, eq=False)
+class Firmware:
+    """How the firmware of a robot runs a policy.
+
+    Attributes:
+        rate: How often it calls the policy [Hz].
+        plant: ``plant(x, u)``: states one such call later, a JAX function of whole batches.
+        limit: What of the policy's inputs reaches the plant, likewise; None: all.
+        app: From a `Policy` to the files of a folder, by name: C sources of the controller around
+            it, of which one defines ``void act(const float *x, float *u)`` from states to limited
+            inputs.  None: the policy alone.
+    """
+
+    rate: float
+    plant: Plant
+    limit: Callable[[jax.Array], jax.Array] | None = None
+    app: Callable[[Any], dict[str, str]] | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Task:
     """What is imitated, and where.
 
@@ -48,7 +67,7 @@ class Task:
         sampler: ``sampler(batch, seed)``: initial states ``[batch, n_x]``.
         steps: Control steps of a closed loop.
         control_dt: Time between two of them [s].
-        noise: Of the closed loops that make data, and of the noisy evaluation.
+        noise: Noise of the closed loops that make data, and of the noisy evaluation.
         params: Parameters of the solver, the same in all closed loops.
         shift: Whether warm starts move by one node from step to step.
         cost: ``cost(x, u)`` of closed loops, NumPy arrays ``[batch, steps + 1, n_x]`` and
@@ -59,9 +78,10 @@ class Task:
         perturbed: A plant that differs from `plant`, for the evaluation; None: none.
         evaluation_steps: Control steps of the evaluation; None: as `steps`.
         names: Names of states and inputs, (states, inputs).
-        units: Their units, likewise.
+        units: Units of the states and inputs.
         notes: Conventions that a user of the exported policy must know, one sentence each.
         safe_input: What the policy returns for a state that is not finite; None: zeros.
+        firmware: How a robot's firmware runs the policy; None: as the closed loops of the data.
         name: What the task is called in files and reports.
         factory: "module:function" that returns this task; workers on other machines call it.
     """
@@ -82,6 +102,7 @@ class Task:
     units: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     notes: tuple[str, ...] = ()
     safe_input: tuple[float, ...] | None = None
+    firmware: Firmware | None = None
     name: str = "task"
     factory: str | None = None
 
@@ -120,7 +141,7 @@ class Task:
 
     @property
     def dtype(self) -> str:
-        """Of states and inputs."""
+        """Numbers of states and inputs."""
         return self.solver.dtype
 
     @property

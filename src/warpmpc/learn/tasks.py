@@ -8,10 +8,12 @@ from importlib import import_module
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._errors import ProblemError
-from warpmpc.learn.task import Noise, Task
+from warpmpc.learn.firmware import crazyflie
+from warpmpc.learn.task import Firmware, Noise, Task
 from warpmpc.mpc.solver import MPCSolver
 from warpmpc.systems import cartpole, make, pendulum, quadrotor
 from warpmpc.systems.base import System, euler_step
@@ -25,8 +27,10 @@ QUADROTOR_NOISE = Noise(
 START_SCALE, START_YAW, AT_REST = 10.0, np.pi / 2, 2.0
 
 
-def quadrotor_plant(x: jax.Array, u: jax.Array, scale: float = 1.0) -> jax.Array:
-    """The quadrotor 0.005 s later; `scale` multiplies mass and moments of inertia."""
+def quadrotor_plant(
+    x: jax.Array, u: jax.Array, scale: float = 1.0, dt: float = QUADROTOR_DT
+) -> jax.Array:
+    """The quadrotor a time `dt` later; `scale` multiplies mass and moments of inertia."""
     physics = dict(quadrotor.PHYSICS)
     for name in ("mass", "inertia_xy", "inertia_z"):
         physics[name] *= scale
@@ -35,13 +39,29 @@ def quadrotor_plant(x: jax.Array, u: jax.Array, scale: float = 1.0) -> jax.Array
     lift = (1 - scale) * quadrotor.PHYSICS["mass"] * quadrotor.PHYSICS["gravity"]
     u = u.at[..., 3].add(lift)
     for _ in range(SUBSTEPS):
-        x = euler_step(field, x, u, QUADROTOR_DT / SUBSTEPS)
+        x = euler_step(field, x, u, dt / SUBSTEPS)
     return x
 
 
 def heavy_quadrotor_plant(x: jax.Array, u: jax.Array) -> jax.Array:
     """The quadrotor with mass and moments of inertia 3 percent larger than the model's."""
     return quadrotor_plant(x, u, scale=1.03)
+
+
+def limited_motors(u: jax.Array) -> jax.Array:
+    """What the Crazyflie makes of its inputs: limits of torques, thrust and single motors."""
+    constants = tuple(quadrotor.PHYSICS.values())
+    weight = quadrotor.PHYSICS["mass"] * quadrotor.PHYSICS["gravity"]
+    most = np.array(crazyflie.TORQUES) / quadrotor.MOMENTS
+    wanted = [jnp.clip(u[:, i], -most[i], most[i]) for i in range(3)]
+    wanted.append(jnp.clip(u[:, 3], -weight, crazyflie.THRUST - weight))
+    forces = jnp.stack(quadrotor.motors(jnp, wanted, constants), axis=1)
+    forces = jnp.clip(forces, 0, quadrotor.MOTOR_LIMIT)
+    # Motors are linear in the inputs, so the inputs are linear in the motors, around hover.
+    hover = weight / 4
+    columns = [quadrotor.motors(np, list(row), constants) for row in np.eye(4)]
+    back = np.linalg.inv(np.array(columns) - hover).astype(u.dtype)
+    return (forces - hover) @ jnp.asarray(back)
 
 
 def quadrotor_starts(batch: int, seed: int) -> np.ndarray:
@@ -66,7 +86,7 @@ def quadratic_cost(
     Args:
         x: States ``[batch, steps + 1, n_x]``.
         u: Inputs ``[batch, steps, n_u]``.
-        weights: Of states, inputs and last states.
+        weights: Weights of states, inputs and last states.
         dt: Time of a step.
     """
     q, r, q_end = weights
@@ -105,6 +125,12 @@ def quadrotor_task() -> Task:
         metrics=quadrotor_metrics,
         perturbed=heavy_quadrotor_plant,
         evaluation_steps=300,
+        firmware=Firmware(
+            rate=crazyflie.RATE,
+            plant=partial(quadrotor_plant, dt=1 / crazyflie.RATE),
+            limit=limited_motors,
+            app=crazyflie.crazyflie_app,
+        ),
         names=(quadrotor.STATES, quadrotor.INPUTS),
         units=(
             ("m",) * 3 + ("rad",) * 3 + ("m/s",) * 3 + ("rad/s",) * 3,

@@ -68,7 +68,7 @@ def train(
 
     Args:
         data: Pairs.
-        settings: Of the network and the optimiser.
+        settings: Settings of the network and the optimiser.
         task: Whose names and safe input the policy carries; None: those of the data's manifest.
         checkpoint: File that the training is saved to and resumed from; None: neither.
         progress: Function of (epochs done, epochs, losses of the last one).
@@ -130,7 +130,7 @@ def _epochs(
 
 
 def _stops(losses: list[float], settings: TrainSettings) -> bool:
-    """Whether the validation loss has not become better for too long, or is no number."""
+    """Whether the validation loss has not improved for too long, or is NaN."""
     if losses and not np.isfinite(losses[-1]):
         return True
     return (

@@ -39,7 +39,7 @@ class Bounds:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Bounds:
-        """From the manifest."""
+        """Reads the bounds from the manifest."""
         cost = np.inf if content["cost"] is None else content["cost"]
         return cls(tuple(content["low"]), tuple(content["high"]), cost)
 
@@ -60,7 +60,7 @@ def find_bounds(x: np.ndarray, cost: np.ndarray | None) -> Bounds:
             p90 = float(np.percentile(cost[good], HIGH))
             threshold = p90 + MARGIN + SPREADS * max(abs(p90), LEAST_SPREAD)
             good &= cost <= threshold
-    if not good.any():  # nothing is valid: an empty box says so
+    if not good.any():  # nothing is valid, which is represented by an empty box
         none = (float("inf"),) * x.shape[2]
         return Bounds(none, tuple(-v for v in none), threshold)
     low, high = np.percentile(x[good].reshape(-1, x.shape[2]), [LOW, HIGH], axis=0)
@@ -81,7 +81,7 @@ def valid_samples(
         x: States at which the expert was asked, ``[batch, steps, n_x]``.
         seen: What the expert recorded, by the names of `RECORDED`.
         cost: Cost of each rollout; None: it does not count.
-        bounds: From noise-free rollouts.
+        bounds: Bounds from noise-free rollouts.
         limits: Largest theta, and largest residual.
     """
     theta, primal, dual, status = (np.asarray(seen[name])[..., 0] for name in RECORDED[1:])

@@ -21,43 +21,53 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from warpmpc.engines.runtime.announcing import ANNOUNCER
+from warpmpc.engines.runtime.ffi import has_gpu
 from warpmpc.engines.runtime.tiles import LANES, tile_count
+from warpmpc.mpc.linear_map import Directions, linear_map
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import MPCWarmStart, Solution
 from warpmpc.qp.batching import on_batches
 from warpmpc.qp.loops.kernels import KernelLoop
-from warpmpc.qp.qp_solver import QPSolver
+from warpmpc.qp.qp_solver import QPSolver, no_tangent
 
 
 class Sensitivity(Protocol):
-    """The way back through a function of tiles.
+    """The derivatives of a function of tiles in forward and reverse mode.
 
-    `values_per_instance` counts the values that it keeps in memory at a time.
+    `values_per_instance` counts the values that reverse mode keeps in memory at a time.  Changes
+    and cotangents of the start are those of its trajectory, and belong to the map only where
+    `of_start` says so.
     """
+
+    of_start: bool
 
     @property
     def values_per_instance(self) -> int:
-        """See above; asked for when the first derivative is wanted."""
+        """See above; needed when the first derivative is computed."""
+        ...
+
+    @property
+    def values_forward(self) -> int:
+        """The same for forward mode."""
         ...
 
     def keeps(self, solution: Solution) -> Any:
-        """What the way back needs of the result, rows of instances."""
-        ...
-
-    def takes(self, bars: Solution) -> Any:
-        """Cotangents that are not zero, rows of instances."""
+        """What derivatives need of the result, rows of instances."""
         ...
 
     def check(self, p: Parameters, start: MPCWarmStart, kept: Any, bars: Any) -> tuple[jax.Array]:
         """`GradientStatus` of instances for cotangents of z and y, on tiles."""
         ...
 
-    def reverse(
-        self, p: Parameters, start: MPCWarmStart, kept: Any, bars: Any
-    ) -> tuple[jax.Array, MPCWarmStart]:
-        """Cotangents of all entries of the parameter vector and of the start, on tiles."""
+    def forward(self, p: Parameters, start: MPCWarmStart, kept: Any, moves: Any) -> Any:
+        """Changes of z, y and the cost for those of the parameter vector and the start."""
+        ...
+
+    def reverse(self, p: Parameters, start: MPCWarmStart, kept: Any, bars: Any) -> Any:
+        """The transpose: from cotangents of z, y and the cost, on tiles."""
         ...
 
 
@@ -82,7 +92,7 @@ class BatchedCall:
 
         Args:
             function: Solve or step of parameters and a start, in its layout.
-            sensitivity: Makes its derivatives, when the first one is asked for.
+            sensitivity: Builds its derivatives, when the first one is needed.
             read: Makes the solution from the function's results, as rows of instances.
             part_size: How many instances of a batch are worked on at once if each of them needs
                 so many values.
@@ -100,23 +110,33 @@ class BatchedCall:
         )
         self.compiled = jax.jit(self._single_solutions, donate_argnums=2)
         self._traced = jax.jit(self._solutions)
+        self._alone = jax.jit(self._alone_solutions)
         self._compiled_back = jax.jit(self._cotangents)
-        self._differentiable = jax.custom_vjp(self._run)
-        self._differentiable.defvjp(self._keep, self._back)
+        self._compiled_ahead = jax.jit(self._changes)
+        self._differentiable = jax.custom_jvp(self._run)
+        self._differentiable.defjvp(self._jvp)
 
     @cached_property
     def _sensitivity(self) -> Sensitivity:
         return self._make_sensitivity()
 
+    def _on_batches(self, function: Callable[..., Any], values: int) -> Callable[..., Any]:
+        """A function of the sensitivity on batches."""
+        return on_batches(
+            _with_common(function), LANES, lambda batch: self._part_size(batch, values)
+        )
+
     @cached_property
     def _reverse(self) -> Callable[..., Any]:
         """The way back on batches."""
         found = self._sensitivity
-        return on_batches(
-            _with_common(found.reverse),
-            LANES,
-            lambda batch: self._part_size(batch, found.values_per_instance),
-        )
+        return self._on_batches(found.reverse, found.values_per_instance)
+
+    @cached_property
+    def _ahead(self) -> Callable[..., Any]:
+        """Forward mode on batches."""
+        found = self._sensitivity
+        return self._on_batches(found.forward, found.values_forward)
 
     def __call__(self, params: Parameters, start: MPCWarmStart, *, donate: bool) -> Solution:
         """The solutions, with the leading axes of the arguments.
@@ -126,13 +146,15 @@ class BatchedCall:
             start: Where the iteration starts.
             donate: Whether the buffers of `start` may be overwritten; otherwise they are copied.
         """
-        if _exist((params, start)):
-            return self._run(params, start, donate=donate)
-        return self._differentiable(params, start)
+        with ANNOUNCER.call():
+            if _exist((params, start)):
+                return self._run(params, start, donate=donate)
+            return self._differentiable(params, start)
 
     def forget(self) -> None:
         """Compiles anew with the next call: other kernels may be the best by now."""
-        for program in (self.compiled, self._traced, self._compiled_back):
+        programs = (self.compiled, self._alone, self._traced)
+        for program in (*programs, self._compiled_back, self._compiled_ahead):
             program.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
 
     def _solutions(self, common: Any, params: Parameters, start: MPCWarmStart) -> Solution:
@@ -147,18 +169,22 @@ class BatchedCall:
         """
         return replace(self._solutions(*args), z=None, y=None)  # pyright: ignore[reportArgumentType]
 
-    def _cotangents(self, common: Any, *args: Any) -> tuple[jax.Array, MPCWarmStart]:
+    def _alone_solutions(self, common: Any, params: Parameters, start: MPCWarmStart) -> Solution:
+        """The same for one instance, with the leading axes of its arguments."""
+        flat = _flat((params, start))
+        return _cut(self._single_solutions(common, *flat), start.z.shape[:-1])
+
+    def _cotangents(self, common: Any, *args: Any) -> Any:
         return self._reverse(*args, shared=common)
+
+    def _changes(self, common: Any, *args: Any) -> Any:
+        return self._ahead(*args, shared=common)
 
     @cached_property
     def _check(self) -> Callable[..., Any]:
         """The check of the way back on batches, compiled."""
         found = self._sensitivity
-        call = on_batches(
-            _with_common(found.check),
-            LANES,
-            lambda batch: self._part_size(batch, found.values_per_instance),
-        )
+        call = self._on_batches(found.check, found.values_per_instance)
         return jax.jit(lambda common, *args: call(*args, shared=common))
 
     def gradient_status(
@@ -176,8 +202,15 @@ class BatchedCall:
         leading = start.z.shape[:-1]
         if not _exist((common, args)):
             return _cut(self._traced(common, *_flat(args)), leading)
+        single = math.prod(leading) == 1
+        if single and not has_gpu():
+            # Every program around the one that matters takes its share of a control loop's time.
+            solution = self._alone(common, *args)
+            if donate:
+                release(start, solution)
+            return _whole(solution)
         # One problem of an engine without tiles is not made 32: it may be part of a control loop.
-        alone = self._lanes == 1 and math.prod(leading) == 1
+        alone = self._lanes == 1 and single
         if _is_ready(leading, args) or (alone and leading == (1,)):
             mine = start if donate and _differ(start) else _copied(start)
             return _whole(self.compiled(common, args[0], mine))
@@ -187,23 +220,52 @@ class BatchedCall:
             release(start, solution)
         return _whole(_cut_program(solution, leading))
 
-    def _keep(self, params: Parameters, start: MPCWarmStart) -> tuple[Solution, Any]:
-        solution = self._run(params, start)
-        return solution, (params, start, self._sensitivity.keeps(solution))
+    def _jvp(self, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Both modes: a linear map of the tangents, which JAX transposes for reverse mode."""
+        params, start = primals
+        move, move_of_start = tangents
+        solution = self._differentiable(params, start)
+        found = self._sensitivity
+        given = (params, start, found.keeps(solution))
+        tree = jax.tree.structure(given)
+        directions = Directions(
+            lambda leaves, inputs: self._moved(jax.tree.unflatten(tree, leaves), inputs),
+            lambda leaves, bars: self._pulled_back(jax.tree.unflatten(tree, leaves), bars),
+        )
+        inputs = [*move.arrays, *([move_of_start.z] if found.of_start else [])]
+        like = [solution.z, solution.y, solution.cost]
+        z, y, cost = linear_map(directions, given, inputs, like)
+        nothing = jax.tree.map(no_tangent, solution)
+        again = nothing.warm_start
+        again = replace(again, z=z, qp=replace(again.qp, y=y))
+        return solution, replace(nothing, z=z, y=y, cost=cost, warm_start=again)
 
-    def _back(self, kept: Any, bars: Solution) -> tuple[Parameters, MPCWarmStart]:
-        params, start, results = kept
-        common = params.common
-        args = (replace(params, common=None), start, results, self._sensitivity.takes(bars))
+    def _moved(self, given: Any, inputs: list[Any]) -> list[Any]:
+        """Changes of z, y and the cost."""
+        params = given[0]
+        own, *more = inputs
+        common = None if params.common is None else more.pop(0)
+        whole = Parameters(own, common, params.split).joined()
+        z, y, cost = self._applied(self._compiled_ahead, *given, (whole, *more))
+        return [z, y, cost[..., 0]]
+
+    def _pulled_back(self, given: Any, bars: list[Any]) -> list[Any]:
+        """Cotangents of the parameters, and of the trajectory where the start has any."""
+        z, y, cost = bars
+        p_bar, *more = self._applied(self._compiled_back, *given, (z, y, cost[..., None]))
+        return [*given[0].cotangents(p_bar).arrays, *more]
+
+    def _applied(self, compiled: Any, params: Parameters, start: MPCWarmStart, *rest: Any) -> Any:
+        """A compiled function of batches at a solution."""
+        common, args = params.common, (replace(params, common=None), start, *rest)
         leading = start.z.shape[:-1]
-        if not _exist((common, args)):
-            found = _cut(self._compiled_back(common, *_flat(args)), leading)
-        elif _is_ready(leading, args):
-            found = self._compiled_back(common, *args)
-        else:
+        with ANNOUNCER.call():
+            if not _exist((common, args)):
+                return _cut(compiled(common, *_flat(args)), leading)
+            if _is_ready(leading, args):
+                return compiled(common, *args)
             args = _prepared(args, fill=not is_sharded(args))
-            found = _cut_program(self._compiled_back(common, *args), leading)
-        return params.cotangents(found[0]), found[1]
+            return _cut_program(compiled(common, *args), leading)
 
 
 def _whole(solution: Solution) -> Solution:
@@ -292,7 +354,7 @@ _SCALARS = 40
 
 
 def three_launch_values(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> int:
-    """Numbers of one instance in three launches per iteration.
+    """Values of one instance in three launches per iteration.
 
     The factors; then vectors of nodes: inverse pivots, cost and bounds, 1/rho, x with v and with y
     before and after a launch, s, and the trajectory with its copy.  Checks need K.
@@ -307,12 +369,12 @@ def three_launch_values(programs: StageEvaluator, qp: QPSolver, settings: SQPSet
 
 
 def onchip_values(programs: StageEvaluator, settings: SQPSettings) -> int:
-    """Numbers of one instance in one launch: the start, which becomes the result, and a copy."""
+    """Values of one instance in one launch: the start, which becomes the result, and a copy."""
     return 2 * result_values(programs) + _others(programs, settings)
 
 
 def general_values(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings) -> int:
-    """Numbers of one instance where launches exchange whole QPs.
+    """Values of one instance where launches exchange whole QPs.
 
     Either the ADMM loop needs most, with the QP and the state beside it, or the trial points do.
     """
@@ -327,18 +389,18 @@ def general_values(programs: StageEvaluator, qp: QPSolver, settings: SQPSettings
 
 
 def reverse_values(programs: StageEvaluator, adjoint: int) -> int:
-    """Numbers of one instance on the way back.
+    """Values of one instance in reverse mode.
 
     Args:
         programs: Stage functions.
-        adjoint: Numbers that the derivative of a QP needs.
+        adjoint: Values that the derivative of a QP needs.
     """
     problem = programs.problem
     return adjoint + 3 * (problem.n_vars + problem.n_cons) + problem.n_params + _SCALARS
 
 
 def result_values(programs: StageEvaluator) -> int:
-    """Numbers of one solution."""
+    """Values of one solution."""
     return 2 * (programs.problem.n_vars + programs.problem.n_cons) + _SCALARS // 2
 
 

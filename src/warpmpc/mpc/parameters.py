@@ -1,4 +1,4 @@
-"""From what a caller passes (x0, named parameters, tensors) to the parameter vectors of a problem.
+"""Conversion of x0, named parameters and tensors to the parameter vectors of a problem.
 
 Parameters of one value for all instances may come without batch axes, and are kept once for all of
 them; everything else has the leading axes of x0.  PyTorch tensors come in and go out through
@@ -47,7 +47,7 @@ class Parameters:
     Attributes:
         own: ``[..., n_own]``; in tiles ``[tiles, n_own, 32]``.
         common: ``[1, n_common]``; in tiles ``[1, n_common, 32]``.  None without such entries.
-        split: Which entries they are.
+        split: Which entries are common and which are own.
     """
 
     own: jax.Array
@@ -68,12 +68,12 @@ class Parameters:
         return jnp.concatenate([self.own, rows], axis=-1)[..., place]
 
     def unknown(self) -> jax.Array:
-        """Instances with a parameter that is no number, of tiles; a bound may well be infinite."""
+        """Instances with a NaN among their parameters, per tile; bounds may be infinite."""
         found = [jnp.isnan(array).any(axis=1, keepdims=True) for array in self.arrays]
         return reduce(jnp.logical_or, found)
 
     def cotangents(self, bars: jax.Array) -> Parameters:
-        """From those of every instance in the whole vector, ``[..., n_params]``."""
+        """Combines the cotangents of all instances' parameter vectors, ``[..., n_params]``."""
         own = bars[..., self.split.own]
         if self.common is None:
             return Parameters(own, None, self.split)
@@ -101,9 +101,10 @@ class ParameterPacker:
 
         Args:
             x0: Initial states ``[..., n_x0]``.
-            params: By name, or all of them but x0 as ``[..., n]``; None: defaults.
+            params: Parameters by name, or all but x0 as ``[..., n]``; None: defaults.
             whole: Whether every instance gets all of them for itself.
         """
+        check_names(params)
         if isinstance(params, Mapping):
             named = dict(params)
             if "x0" in named and "x0" not in self._problem.param_names:
@@ -237,6 +238,14 @@ def _common(arrays: list[tuple[str, jax.Array, int]]) -> tuple[int, ...]:
         listed = ", ".join(f"{name}: {list(leading)}" for name, leading in found.items())
         raise ProblemError(f"All arguments need the same leading axes, or none; got {listed}.")
     return some.pop() if some else ()
+
+
+def check_names(params: Any) -> None:
+    """Refuses names that are no strings; JAX cannot even sort them."""
+    if isinstance(params, Mapping):
+        for name in params:
+            if not isinstance(name, str):
+                raise ProblemError(f"Names in params must be strings, got {name!r}.")
 
 
 def has_tensors(tree: Any) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from warpmpc._checks import check_choice, check_count, check_flag, check_real
+from warpmpc._checks import DTYPES, check_choice, check_count, check_flag, check_real
 from warpmpc._errors import SettingsError
 from warpmpc.mpc.line_search import LINE_SEARCHES
 from warpmpc.qp.types import ADMMSettings
@@ -24,8 +25,14 @@ DEFAULT_TOLERANCES = {
     "float32": Tolerances(step=1e-3, kkt=1e-3, violation=1e-4),
     "float64": Tolerances(step=1e-6, kkt=1e-6, violation=1e-6),
 }
+_MOST_STEPS = 1000
 # QPs have to be solved more accurately than the problem they approximate.
 _QP_SHARE = 0.1
+_MOST_ITERATIONS = {"sqp": 50, "interior_point": 500}
+
+
+# A fixed number of iterations and nothing else, so that the fast engines take these QPs.
+_FIXED_QP = ADMMSettings(max_iter=25, check_every=0, adaptive_rho_every=0, scaling=0)
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,12 @@ class LineSearchSettings:
         for name in ("decay", "gamma", "armijo"):
             check_real(self, name, "a number between 0 and 1", lambda v: 0 < v < 1)
         check_real(self, "step_min", "a number above 0, at most 1", lambda v: 0 < v <= 1)
+        steps = math.log(self.step_min) / math.log(self.decay)
+        if steps > _MOST_STEPS:
+            raise SettingsError(
+                f"decay={self.decay} and step_min={self.step_min} give {steps:.0f} step lengths, "
+                f"all of which are evaluated; at most {_MOST_STEPS} are possible."
+            )
         for name in ("scale", "theta_max"):
             check_real(self, name, "a positive finite number", lambda v: v > 0)
         if self.theta_min is not None:
@@ -97,6 +110,11 @@ class LineSearchSettings:
         return tuple(steps)
 
 
+def _default(name: str) -> object:
+    """Default of a setting."""
+    return SQPSettings.__dataclass_fields__[name].default
+
+
 @dataclass(frozen=True)
 class SQPSettings:
     """Settings of `MPCSolver`.
@@ -104,11 +122,14 @@ class SQPSettings:
     Attributes:
         mode: "converge" (iterate until the optimality conditions hold, at most `max_iter` times)
             or "fixed" (always `max_iter` iterations; with 1 the real-time iteration).
-        max_iter: Most iterations, or their number.
+        method: "sqp", or "interior_point" (one Newton step on the whole problem per iteration
+            instead of a QP: for converged solutions).  The latter uses `max_iter`, `tol_kkt`,
+            `tol_violation`, `hessian`, `regularization` and `record`, and refuses all else.
+        max_iter: Most iterations, or their number.  None: 50, for the interior-point method 500.
         tol_step: Largest entry of a step that counts as none; None: 1e-3 in float32, 1e-6 in
             float64.
-        tol_kkt: Tolerance of stationarity and complementarity, relative to the size of the
-            cost's gradient; None: 1e-3 in float32, 1e-6 in float64.
+        tol_kkt: Tolerance of stationarity and complementarity, relative to the unit of the cost;
+            None: 1e-3 in float32, 1e-6 in float64.
         tol_violation: Largest violation of a row; None: 1e-4 in float32, 1e-6 in float64.
         hessian: "gauss_newton" (of residuals, and the exact Hessian of cost expressions) or
             "exact" (of the Lagrangian: converges where constraints are curved).  None: exact if
@@ -116,9 +137,14 @@ class SQPSettings:
         convexify: What is done with a Hessian that may be indefinite: "project" (negative
             eigenvalues become zero) or "gershgorin" (diagonals grow).
         regularization: Added to the diagonal of the Hessian (Levenberg).
-        line_search: Of the step length.
-        qp: Of the quadratic programs.  None: the defaults of `ADMMSettings`.  Tolerances that are
-            not given are a tenth of `tol_kkt` if the iteration runs until it converges.
+        scaling: "auto" (a problem whose variables, rows or cost are far from one is solved in units
+            in which they are not, if the SQP iteration runs until it converges) or "none".  Results
+            are in the units of the problem; tolerances and `regularization` are in those.
+        line_search: Settings of the line search.
+        qp: Settings of the QPs.  None: the defaults of `ADMMSettings` if the iteration runs until
+            it converges, else those of `real_time`: 25 iterations of QPs that are not scaled.
+            Tolerances that are not given are a tenth of `tol_kkt` if the iteration runs until it
+            converges.
         qp_start: Where the ADMM iteration of a QP starts: "last" (direction, s and multipliers of
             the QP before, as published) or "multipliers" (zero, with the multipliers before: after
             a full step the next direction is small).  None: last with a fixed number of
@@ -130,13 +156,15 @@ class SQPSettings:
     """
 
     mode: Literal["converge", "fixed"] = "converge"
-    max_iter: int = 50
+    method: Literal["sqp", "interior_point"] = "sqp"
+    max_iter: int = None  # pyright: ignore[reportAssignmentType]  (a number after __post_init__)
     tol_step: float | None = None
     tol_kkt: float | None = None
     tol_violation: float | None = None
     hessian: Literal["gauss_newton", "exact"] | None = None
     convexify: Literal["project", "gershgorin"] = "project"
     regularization: float = 0.0
+    scaling: Literal["auto", "none"] = "auto"
     line_search: LineSearchSettings = field(default_factory=LineSearchSettings)
     qp: ADMMSettings | None = None
     qp_start: Literal["last", "multipliers"] | None = None
@@ -146,9 +174,13 @@ class SQPSettings:
     def __post_init__(self) -> None:
         """Checks types and ranges."""
         check_choice(self, "mode", ("converge", "fixed"))
+        check_choice(self, "method", tuple(_MOST_ITERATIONS))
+        if self.max_iter is None:
+            object.__setattr__(self, "max_iter", _MOST_ITERATIONS[self.method])
         if self.hessian is not None:
             check_choice(self, "hessian", ("gauss_newton", "exact"))
         check_choice(self, "convexify", ("project", "gershgorin"))
+        check_choice(self, "scaling", ("auto", "none"))
         if self.qp_start is not None:
             check_choice(self, "qp_start", ("last", "multipliers"))
         check_count(self, "max_iter", 1)
@@ -164,6 +196,23 @@ class SQPSettings:
             raise SettingsError(f"line_search must be LineSearchSettings, got {given}.")
         if self.qp is not None and not isinstance(self.qp, ADMMSettings):
             raise SettingsError(f"qp must be ADMMSettings or None, got {type(self.qp).__name__}.")
+        if self.method == "interior_point":
+            self._check_interior_point()
+
+    def _check_interior_point(self) -> None:
+        """Refuses settings that the interior-point method would ignore."""
+        if self.mode != "converge":
+            raise SettingsError(
+                'method="interior_point" iterates until it converges; use mode="converge", or '
+                'method="sqp" for a fixed number of iterations.'
+            )
+        for name in ("tol_step", "convexify", "line_search", "qp", "qp_start", "fused"):
+            default = LineSearchSettings() if name == "line_search" else _default(name)
+            if getattr(self, name) != default:
+                raise SettingsError(
+                    f'{name} has no effect with method="interior_point"; leave it out, or use '
+                    'method="sqp".'
+                )
 
     @property
     def converges(self) -> bool:
@@ -180,8 +229,7 @@ class SQPSettings:
             sqp: SQP iterations per solve.
             admm: ADMM iterations per QP.
         """
-        qp = ADMMSettings(max_iter=admm, check_every=0, adaptive_rho_every=0, scaling=0)
-        return cls(mode="fixed", max_iter=sqp, qp=qp)
+        return cls(mode="fixed", max_iter=sqp, qp=replace(_FIXED_QP, max_iter=admm))
 
     @classmethod
     def accurate(cls) -> SQPSettings:
@@ -190,6 +238,8 @@ class SQPSettings:
 
     def tolerances(self, dtype: str) -> Tolerances:
         """The tolerances, those of the dtype where none are given."""
+        if dtype not in DTYPES:
+            raise SettingsError(f"dtype must be one of {DTYPES}, got {dtype!r}.")
         default = DEFAULT_TOLERANCES[dtype]
         return Tolerances(
             step=self.tol_step or default.step,
@@ -199,10 +249,36 @@ class SQPSettings:
 
     def qp_settings(self, dtype: str) -> ADMMSettings:
         """Settings of the QPs, those that suit the tolerances where none are given."""
-        given = self.qp or ADMMSettings()
+        tolerances = self.tolerances(dtype)
         if not self.converges:
-            return given.resolved()
-        return given.resolved(_QP_SHARE * self.tolerances(dtype).kkt)
+            return (self.qp or _FIXED_QP).resolved()
+        return (self.qp or ADMMSettings()).resolved(_QP_SHARE * tolerances.kkt)
+
+    def resolved(self, dtype: str = "float32") -> SQPSettings:
+        """What a solver of this dtype makes of these settings: the same, without hidden defaults.
+
+        Only what depends on the problem and the machine stays None: `fused` and `qp.max_batch`.
+        """
+        tolerances = self.tolerances(dtype)
+        if self.method == "interior_point":
+            found = {"tol_kkt": tolerances.kkt, "tol_violation": tolerances.violation}
+            return replace(self, hessian=self.hessian_kind, **found)
+        line_search = replace(
+            self.line_search,
+            theta_min=self.theta_min,
+            rounding=self.rounding,
+            fallback=self.fallback,
+        )
+        return replace(
+            self,
+            tol_step=tolerances.step,
+            tol_kkt=tolerances.kkt,
+            tol_violation=tolerances.violation,
+            hessian=self.hessian_kind,
+            line_search=line_search,
+            qp=self.qp_settings(dtype),
+            qp_start="multipliers" if self.restarts_qp else "last",
+        )
 
     @property
     def hessian_kind(self) -> Literal["gauss_newton", "exact"]:
@@ -210,7 +286,7 @@ class SQPSettings:
         return self.hessian or ("exact" if self.converges else "gauss_newton")
 
     @property
-    def fallback(self) -> str:
+    def fallback(self) -> Literal["smallest", "stay"]:
         """What happens if no step length is acceptable."""
         return self.line_search.fallback or ("stay" if self.converges else "smallest")
 
@@ -230,3 +306,12 @@ class SQPSettings:
         """Increase of the cost that is taken for rounding, in units of machine precision."""
         given = self.line_search.rounding
         return (10.0 if self.converges else 0.0) if given is None else given
+
+
+def checked_settings(settings: SQPSettings | None) -> SQPSettings:
+    """The settings, or defaults."""
+    if settings is None:
+        return SQPSettings()
+    if not isinstance(settings, SQPSettings):
+        raise SettingsError(f"settings must be SQPSettings, got {type(settings).__name__}.")
+    return settings

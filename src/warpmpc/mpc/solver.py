@@ -6,11 +6,10 @@ the SQP iteration as one differentiable program.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +17,21 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding
 
-from warpmpc._checks import ArrayLike, check_array, check_dtype
+from warpmpc._checks import (
+    ArrayLike,
+    check_alive,
+    check_argument_flag,
+    check_array,
+    check_dtype,
+)
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.sharding import (
+    as_device,
     check_divisible,
+    device_at,
     everywhere,
     in_auto_axes,
-    with_auto_axes,
+    place_of,
 )
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.tuning import Measured
@@ -35,19 +42,21 @@ from warpmpc.mpc.batching import (
     release,
     result_values,
 )
+from warpmpc.mpc.interior_point.choice import InteriorPointChoice, given_names
 from warpmpc.mpc.parameters import (
     ParameterPacker,
     Parameters,
     ParameterSplit,
     Params,
+    check_names,
     has_tensors,
     to_jax,
     to_torch,
 )
 from warpmpc.mpc.sensitivity import SolveSensitivity, StepSensitivity
-from warpmpc.mpc.settings import SQPSettings
+from warpmpc.mpc.settings import SQPSettings, checked_settings
 from warpmpc.mpc.sqp.choice import IterationChoice
-from warpmpc.mpc.sqp.general import Iterate, SQPIteration, final
+from warpmpc.mpc.sqp.general import Iterate, final
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import (
     Guess,
@@ -58,24 +67,20 @@ from warpmpc.mpc.types import (
     Solution,
     TrajectoryLayout,
 )
+from warpmpc.mpc.units import SensitivityInUnits, UnitChange, unit_change
 from warpmpc.problem.mpc_problem import MPCProblem
-from warpmpc.problem.ocp.ocp import OCP
+from warpmpc.problem.ocp.ocp import OCP, as_problem
 from warpmpc.qp.batching import part_size
 from warpmpc.qp.loops.kernels import tune_loop
 from warpmpc.qp.loops.registry import differentiable_engines, engine_named
 from warpmpc.qp.qp_solver import QPSolver
-from warpmpc.qp.scaling import EQUALITY_TOLERANCE, RHO_MIN
+from warpmpc.qp.scaling import EQUALITY_TOLERANCE
 from warpmpc.qp.structure import EliminationHints, QPStructure, finite_vectors
-from warpmpc.qp.types import ADMMSettings, StagedSettings
-from warpmpc.symbolic.derivatives.assembly import Assembly, host_qp
-from warpmpc.symbolic.derivatives.representative_kkt import (
-    find_light_variables,
-    representative_of,
-    variable_weights,
-)
+from warpmpc.qp.types import StagedSettings
+from warpmpc.symbolic.derivatives.assembly import host_qp
+from warpmpc.symbolic.derivatives.representative_kkt import Point
 from warpmpc.symbolic.derivatives.stage_model import HessianRule, row_kinds
-
-_LOG = logging.getLogger(__name__)
+from warpmpc.symbolic.derivatives.units import problem_in
 
 
 class MPCSolver:
@@ -110,39 +115,84 @@ class MPCSolver:
                 "gpu"), or a `NamedSharding` that spreads the batch over devices; None: they stay
                 where they are.
             nominal: A representative (z, params): QPs are scaled once, at this point, instead of
-                one by one.
+                one by one, and orders of elimination are tried at it.
             staged: Settings of the staged engine's kernels.
         """
-        self.settings, self.dtype = _checked_settings(settings), check_dtype(dtype)
-        self.problem = _as_problem(problem)
+        self.settings, self.dtype = checked_settings(settings), check_dtype(dtype)
+        self.problem = as_problem(problem)
         _check_engine(engine)
-        self._device = _as_device(device)
+        self._device = as_device(device)
+        self._rest_of_definition = (engine, nominal, staged)
         self.programs = StageEvaluator(self.problem, self._rule(), self.dtype)
         if not self.programs.assembly.A_pattern.nnz:
             raise ProblemError(
                 "No constraint of this problem depends on a variable; an MPC problem has dynamics. "
                 "Add them, or a bound."
             )
+        self._choice: IterationChoice | InteriorPointChoice
+        if self.settings.method == "interior_point":
+            names = given_names(nominal=nominal, staged=staged)
+            self._choice = InteriorPointChoice(engine, self.programs, self.settings, names)
+            engine = self._choice.engine
+        self._units = self._scaled_units(nominal)
         self.qp = self._qp_solver(engine, staged, nominal)
         given = (self.programs, self.qp, self.settings)
-        self._choice = IterationChoice(engine, *given, free=staged is None)
+        if self.settings.method == "sqp":
+            self._choice = IterationChoice(engine, *given, free=staged is None)
         self._onchip = self._choice.is_onchip
-        self._iterations: dict[ParameterSplit, SQPIteration] = {}
+        self._iterations: dict[ParameterSplit, Any] = {}
         self._pack = ParameterPacker(self.problem, self.dtype)
         guess = Guess(self.problem, self.dtype)
         self._guess = jax.jit(lambda params: guess(params.joined()))
         # Compiled, so that no constant comes from the host.
         self._nothing = jax.jit(self._cold_state)
         self._shift = jax.jit(Shift(self.problem))
-        self._layout = TrajectoryLayout(self.problem)
-        self._solve = self._program(self._solve_tiles, partial(SolveSensitivity, *given))
-        step_sensitivity = partial(StepSensitivity, self.programs, self.qp)
-        self._step = self._program(self._step_tiles, step_sensitivity)
+        self._layout = TrajectoryLayout(self.problem, self.settings, engine)
+        of_solve = partial(SolveSensitivity, *given)
+        self._solve = self._program(self._solve_tiles, self._in_units(of_solve))
+        of_step = partial(StepSensitivity, self.programs, self.qp)
+        self._step = self._program(self._step_tiles, self._in_units(of_step))
 
     @property
     def engine(self) -> str:
         """Name of the engine; the first use builds it."""
+        if isinstance(self._choice, InteriorPointChoice):
+            return self._choice.engine
         return "onchip" if self._onchip else self.qp.engine
+
+    @property
+    def engine_reason(self) -> str:
+        """The SQP iteration and why faster ones are not taken, in one line.
+
+        Iterations are "onchip" (a solve is one launch), "three_launch" (an iteration is three) and
+        "general".  The first use builds the engine.
+        """
+        return self._choice.reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the definition; a process that reads it finds the kernels in the cache."""
+        engine, nominal, staged = self._rest_of_definition
+        place = place_of(self._device)
+        return _rebuilt, (self.problem, self.settings, self.dtype, engine, place, nominal, staged)
+
+    def __copy__(self) -> Self:
+        """The solver itself: it has no state that a copy could change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The solver itself."""
+        del memo
+        return self
+
+    def __repr__(self) -> str:
+        """Sizes, and all settings with the values that they have for this solver."""
+        problem = self.problem
+        engine = "onchip" if self._onchip else self._layout.engine
+        return (
+            f"MPCSolver(<{problem.n_vars} variables, {problem.n_cons} rows, horizon "
+            f"{problem.horizon}>, settings={self.settings.resolved(self.dtype)}, "
+            f"dtype={self.dtype!r}, engine={engine!r})"
+        )
 
     def _rule(self) -> HessianRule:
         settings = self.settings
@@ -151,21 +201,48 @@ class MPCSolver:
                 "regularization needs all diagonal entries of the Hessian: build the problem with "
                 "full_diagonal=True."
             )
-        return HessianRule(settings.hessian_kind, settings.convexify, settings.regularization)
+        # The interior-point method sees to the inertia of the whole matrix.
+        convexify = settings.convexify if settings.method == "sqp" else "none"
+        return HessianRule(settings.hessian_kind, convexify, settings.regularization)
+
+    def _scaled_units(self, nominal: Any) -> UnitChange | None:
+        """The units that the iteration works in; `programs` are in them from then on."""
+        settings = self.settings
+        scales = settings.converges and settings.method == "sqp" and settings.scaling == "auto"
+        if not scales:
+            return None
+        sizes = (self.problem.n_vars, self.problem.n_params)
+        given = None if nominal is None else finite_vectors(nominal, sizes, self.dtype)
+        change = unit_change(self.programs, None if given is None else given[0])
+        if change is not None:
+            scaled = problem_in(change.units, self.problem)
+            self.programs = StageEvaluator(scaled, self._rule(), self.dtype)
+        return change
+
+    def _in_units(self, make: Callable[[], Any]) -> Callable[[], Sensitivity]:
+        """Makes derivatives in the units of the user."""
+        change = self._units
+        return make if change is None else lambda: SensitivityInUnits(make(), change)
 
     def _qp_solver(self, engine: str, staged: StagedSettings | None, nominal: Any) -> QPSolver:
         at, problem = self.programs.assembly, self.problem
         settings = self.settings.qp_settings(self.dtype)
+        point = None if nominal is None else self._nominal_point(nominal)
+        hints: Callable[[], EliminationHints] = EliminationHints
+        if self.settings.method == "sqp":  # which are for convex QPs
+            hints = partial(EliminationHints.of_problem, at, settings, point)
         structure = QPStructure(
             at.P_pattern,
             at.A_pattern,
             settings,
             self.dtype,
             soft_rows=at.soft_rows,
-            hints=partial(_elimination_hints, at, settings),
+            hints=hints,
         )
-        if nominal is not None:
-            structure = structure.with_nominal(self._nominal(nominal))
+        if point is not None:
+            # On the host: kernels would be built for this point alone.
+            found = host_qp(at, *point)
+            structure = structure.with_nominal((found.P, found.q, found.A))
         # The on-chip engine needs a QP solver for derivatives only.
         engine = "auto" if engine == "onchip" else engine
         stages = None
@@ -173,8 +250,8 @@ class MPCSolver:
             stages = np.concatenate([problem.var_stage, problem.con_stage])
         return QPSolver.from_structure(structure, engine, stages, staged)
 
-    def _nominal(self, nominal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Data of the QP at a representative point."""
+    def _nominal_point(self, nominal: Any) -> Point:
+        """A representative point, checked."""
         if not self.settings.qp_settings(self.dtype).scaling:
             raise SettingsError("nominal has no effect with scaling=0; leave out one of the two.")
         sizes = (self.problem.n_vars, self.problem.n_params)
@@ -184,9 +261,8 @@ class MPCSolver:
                 f"nominal needs z ({sizes[0]}) and the whole parameter vector ({sizes[1]}) of one "
                 "instance, all finite."
             )
-        # On the host: kernels would be built for this point alone.
-        found = host_qp(self.programs.assembly, *arrays)
-        return found.P, found.q, found.A
+        z, params = arrays
+        return (z if self._units is None else z / self._units.units.z), params
 
     @property
     def bytes_per_instance(self) -> int:
@@ -214,7 +290,7 @@ class MPCSolver:
         results = result_values(self.programs) * item
         return part_size(batch, most if values else most or batch, values * item, results)
 
-    def _iteration(self, split: ParameterSplit) -> SQPIteration:
+    def _iteration(self, split: ParameterSplit) -> Any:
         """The iteration for parameters of which some are common; one object per split."""
         if split not in self._iterations:
             programs = self.programs.for_split(split)
@@ -223,13 +299,17 @@ class MPCSolver:
         return self._iterations[split]
 
     def _solve_tiles(self, params: Parameters, start: MPCWarmStart) -> tuple[Iterate, Any]:
-        iteration = self._iteration(params.split)
-        return iteration.run(iteration.begin(start.z, start.qp, params.unknown()), params)
+        iteration, units = self._iteration(params.split), self._units
+        start = start if units is None else units.start(start)
+        end, history = iteration.run(iteration.begin(start.z, start.qp, params.unknown()), params)
+        return (end, history) if units is None else (units.end(end, params), units.history(history))
 
     def _step_tiles(self, params: Parameters, start: MPCWarmStart) -> tuple[Iterate, Any]:
-        iteration = self._iteration(params.split)
+        iteration, units = self._iteration(params.split), self._units
+        start = start if units is None else units.start(start)
         begin = iteration.begin(start.z, start.qp, params.unknown())
-        return final(iteration.step(begin, params, always=True)), None
+        end = final(iteration.step(begin, params, always=True))
+        return (end if units is None else units.end(end, params)), None
 
     def tune(self, batch: int) -> list[Measured]:
         """Measures which kernels of the QPs are fastest for about this batch size.
@@ -239,6 +319,7 @@ class MPCSolver:
         """
         if self._onchip:
             raise SettingsError('Nothing to tune: engine="onchip" has one shape.')
+        self._refuse_interior_point("tune")
         is_three_launch = self._choice.is_three_launch
         kinds = row_kinds(self.problem, EQUALITY_TOLERANCE) if is_three_launch else ()
         found = tune_loop(self.qp.loop, batch, kinds)
@@ -267,11 +348,15 @@ class MPCSolver:
     @in_auto_axes
     def shift(self, warm_start: MPCWarmStart) -> MPCWarmStart:
         """A warm start moved by one node, for the next sampling instant."""
+        sizes = self._start_arrays(warm_start)
+        for name, (array, size) in sizes.items():
+            check_array(array, name, size, self.dtype)
         return self._shift(warm_start)
 
     @in_auto_axes
-    def cold_start(self, z: jax.Array) -> MPCWarmStart:
-        """A warm start from a trajectory alone, which is not copied."""
+    def cold_start(self, z: ArrayLike) -> MPCWarmStart:
+        """A warm start from a trajectory alone, which is not copied if it is a JAX array."""
+        z = check_array(z, "z", self.problem.n_vars, self.dtype)
         state = self._nothing(z)
         # Zeros do not depend on z: they would lie on every device as a whole.
         return MPCWarmStart(z, jax.device_put(state, z.sharding) if is_sharded(z) else state)
@@ -306,6 +391,9 @@ class MPCSolver:
                 Neither it nor the solution that it belongs to can be used again then.  Without
                 effect on arrays of a program that is being traced.
         """
+        check_names(params)
+        check_argument_flag("shift", shift)
+        check_argument_flag("donate", donate)
         if has_tensors((x0, params, warm_start)):
             args = to_jax((x0, params, warm_start))
             return to_torch(self.solve(*args, shift=shift))
@@ -338,12 +426,14 @@ class MPCSolver:
             params: Parameters, as in `solve`.
             cotangent: Derivative of your loss with respect to z, ``[..., n_vars]`` or
                 ``[n_vars]``.  None: one that moves all variables.
-            step_from: Of a result of `step` the z where it started, or `MPCWarmStart(z, state)`.
+            step_from: Start of a result of `step`: the z where it started, or `MPCWarmStart(z,
+                state)`.
         """
         packed = self._packed(x0, params)
         if not isinstance(solution, Solution):
             given = type(solution).__name__
             raise ProblemError(f"solution must be a Solution of `solve`, got {given}.")
+        check_alive(solution, "The solution")
         if packed.own.shape[:-1] != solution.z.shape[:-1]:
             raise ProblemError(
                 f"The solution has leading axes {list(solution.z.shape[:-1])} but the data have "
@@ -374,7 +464,7 @@ class MPCSolver:
 
         Args:
             z: Trajectories ``[..., n_vars]``, of `z_guess` or of the last result.
-            params: By name (x0 may be one of the names) or as an array, as in `solve`.
+            params: Parameters by name (x0 may be one of the names) or as an array, as in `solve`.
             state: What the last call returned; None for the first one.
             x0: Initial states, unless `params` has them.
             donate: Whether the solver may overwrite z and the state, as in `solve`.
@@ -382,9 +472,12 @@ class MPCSolver:
         Returns:
             The result, and the state for the next call.
         """
+        check_names(params)
+        check_argument_flag("donate", donate)
         if has_tensors((z, params, state, x0)):
             z, params, state, x0 = to_jax((z, params, state, x0))
             return to_torch(self.step(z, params, state, x0=x0))
+        self._refuse_interior_point("step")
         packed = self._packed(x0, params)
         given: Any = check_array(z, "z", self.problem.n_vars, self.dtype)
         if state is not None:
@@ -398,8 +491,14 @@ class MPCSolver:
         result = self._step(packed, start, donate=donate)
         return result, result.warm_start.qp
 
+    def _refuse_interior_point(self, name: str) -> None:
+        if self.settings.method == "interior_point":
+            raise SettingsError(
+                f'`{name}` belongs to the SQP iteration; use method="sqp", or `solve`.'
+            )
+
     def _packed(self, x0: ArrayLike | None, params: Params) -> Parameters:
-        """The parameters where the caller wants them."""
+        """The parameters in the form in which the caller passed them."""
         packed = self._pack(x0, params)
         where, own, common = self._device, self._moved(packed.own), packed.common
         if where is not None and common is not None and not isinstance(common, Tracer):
@@ -408,24 +507,37 @@ class MPCSolver:
 
     def _start(self, packed: Parameters, given: Any) -> MPCWarmStart:
         """A warm start with the leading axes of the parameter vectors."""
-        problem = self.problem
         if given is None:
             return self.cold_start(self._guess(packed))
+        if isinstance(given, Solution):
+            raise ProblemError("warm_start is a Solution; pass its `warm_start` instead.")
         if not isinstance(given, MPCWarmStart):
-            given = self.cold_start(check_array(given, "z", problem.n_vars, self.dtype))
-        sizes = {"z": problem.n_vars, "d": problem.n_vars, "s": problem.n_cons, "y": problem.n_cons}
-        arrays = dict(zip(sizes, (given.z, given.qp.d, given.qp.s, given.qp.y), strict=True))
+            given = self.cold_start(given)
+        arrays: list[jax.Array] = []
         leading = packed.own.shape[:-1]
-        for name, array in arrays.items():
-            array = check_array(array, f"warm_start.{name}", sizes[name], self.dtype)
+        for name, (array, size) in self._start_arrays(given).items():
+            array = check_array(array, name, size, self.dtype)
             if array.shape[:-1] not in ((), leading):
                 raise ProblemError(
-                    f"warm_start.{name} has leading axes {list(array.shape[:-1])} but the data "
-                    f"have {list(leading)}."
+                    f"{name} has leading axes {list(array.shape[:-1])} but the data have "
+                    f"{list(leading)}."
                 )
-            to = (*leading, sizes[name])
-            arrays[name] = self._moved(array if array.shape == to else jnp.broadcast_to(array, to))
-        return MPCWarmStart(arrays["z"], QPState(arrays["d"], arrays["s"], arrays["y"]))
+            to = (*leading, size)
+            arrays.append(self._moved(array if array.shape == to else jnp.broadcast_to(array, to)))
+        return MPCWarmStart(arrays[0], QPState(*arrays[1:]))
+
+    def _start_arrays(self, start: Any) -> dict[str, tuple[Any, int]]:
+        """The arrays of a warm start by name, with the sizes that they must have."""
+        if not isinstance(start, MPCWarmStart) or not isinstance(start.qp, QPState):
+            given = type(start.qp if isinstance(start, MPCWarmStart) else start).__name__
+            raise ProblemError(
+                "A warm start is MPCWarmStart(z, QPState(d, s, y)), such as solution.warm_start or "
+                f"solver.cold_start(z); got {given}."
+            )
+        n, m = self.problem.n_vars, self.problem.n_cons
+        qp = start.qp
+        found = {"z": (start.z, n), "d": (qp.d, n), "s": (qp.s, m), "y": (qp.y, m)}
+        return {f"warm_start.{name}": both for name, both in found.items()}
 
     def _moved(self, array: jax.Array) -> jax.Array:
         if self._device is None or isinstance(array, Tracer):
@@ -460,34 +572,17 @@ class MPCSolver:
         )
 
 
-def _elimination_hints(assembly: Assembly, settings: ADMMSettings) -> EliminationHints:
-    """What the problem says about the values of K."""
-    rho = (settings.rho, settings.rho * settings.rho_equality)
-    weights = variable_weights(assembly, assembly.problem.defaults, rho)
-    light, *fewer_light = find_light_variables(assembly, weights, settings.sigma)
-    grows = settings.scaling > 0 or settings.adaptive_rho_every > 0
-    representative = representative_of(
-        assembly, (*rho, RHO_MIN), settings.sigma, weights, fewer_light, grows=grows
-    )
-    return EliminationHints(light, representative)
-
-
-def _checked_settings(settings: SQPSettings | None) -> SQPSettings:
-    """The settings, or defaults."""
-    if settings is None:
-        return SQPSettings()
-    if not isinstance(settings, SQPSettings):
-        raise SettingsError(f"settings must be SQPSettings, got {type(settings).__name__}.")
-    return settings
-
-
-def _as_problem(problem: Any) -> MPCProblem:
-    """The general form of what a caller wants to solve."""
-    if isinstance(problem, OCP):
-        return problem.problem()
-    if not isinstance(problem, MPCProblem):
-        raise ProblemError(f"problem must be an OCP or MPCProblem, got {type(problem).__name__}.")
-    return problem
+def _rebuilt(
+    problem: MPCProblem,
+    settings: SQPSettings,
+    dtype: str,
+    engine: str,
+    place: tuple[str, int] | None,
+    nominal: Any,
+    staged: StagedSettings | None,
+) -> MPCSolver:
+    """A solver that was pickled."""
+    return MPCSolver(problem, settings, dtype, engine, device_at(place), nominal, staged)
 
 
 def _check_engine(engine: Any) -> None:
@@ -495,18 +590,3 @@ def _check_engine(engine: Any) -> None:
     engines = ["auto", "onchip", *differentiable_engines()]
     if engine not in engines:
         raise SettingsError(f"Unknown engine {engine!r}; choose one of {engines}.")
-
-
-def _as_device(device: Any) -> Any:
-    """A JAX device, a `NamedSharding`, or None."""
-    if isinstance(device, NamedSharding):
-        return with_auto_axes(device)
-    if device is None or isinstance(device, jax.Device):
-        return device
-    try:
-        return jax.devices(device)[0]
-    except (RuntimeError, TypeError, AttributeError) as error:
-        raise SettingsError(
-            f"device must be a JAX device or one of its platforms, got {device!r}; there are "
-            f"{jax.devices()}.  A NamedSharding spreads batches over several."
-        ) from error

@@ -22,13 +22,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.codegen.from_casadi import translate
+from warpmpc.codegen.from_casadi import derivation, kept_program, translate
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
 from warpmpc.mpc.parameters import Parameters, ParameterSplit
-from warpmpc.problem.mpc_problem import MPCProblem
+from warpmpc.problem.mpc_problem import MPCProblem, array_digest, digest
 from warpmpc.qp.products import total
 from warpmpc.qp.scaling import QPData
-from warpmpc.symbolic.derivatives.assembly import Assembly, Overlap
+from warpmpc.symbolic.derivatives.assembly import Assembly, BlockSet, Overlap
 from warpmpc.symbolic.derivatives.stage_model import HessianRule, StageModel
 from warpmpc.symbolic.pattern import IntArray
 
@@ -46,11 +46,14 @@ class BlockProjection:
             dense = jnp.moveaxis(raw[:, blocks.values], -1, 1)  # [tiles, lanes, blocks, size, size]
             i, j = np.tril_indices(blocks.values.shape[-1])
             values = jnp.moveaxis(_projected(dense)[..., i, j], 1, -1)
-            for parity in (0, 1):  # neighbours share entries; every other stage shares none
-                mine = blocks.parity == parity
-                if mine.any():
-                    rows = values[:, mine].reshape(P.shape[0], -1, P.shape[2])
-                    P = P.at[:, blocks.upper[mine].ravel()].add(rows, unique_indices=True)
+            P = _with_blocks(P, values, blocks)
+        return P
+
+    def moved(self, P: jax.Array, raw: jax.Array) -> jax.Array:
+        """Change of P with those of the raw blocks: the transpose of `raw_bars`."""
+        for blocks in self._sets:
+            i, j = np.tril_indices(blocks.values.shape[-1])
+            P = _with_blocks(P, raw[:, blocks.values[:, i, j]], blocks)
         return P
 
     def raw_bars(self, P_bar: jax.Array, size: int) -> jax.Array:
@@ -65,11 +68,31 @@ class BlockProjection:
         return P_bar[:, source]
 
 
+def _with_blocks(P: jax.Array, values: jax.Array, blocks: BlockSet) -> jax.Array:
+    """P with the lower triangles of blocks added, ``[tiles, blocks, values, 32]``."""
+    for parity in (0, 1):  # neighbours share entries; every other stage shares none
+        mine = blocks.parity == parity
+        if mine.any():
+            rows = values[:, mine].reshape(P.shape[0], -1, P.shape[2])
+            P = P.at[:, blocks.upper[mine].ravel()].add(rows, unique_indices=True)
+    return P
+
+
+# Least eigenvalue of a projected block, in units of machine precision times its largest one.  Zeros
+# would be negative as often as positive after rounding, and multipliers can be very large.
+_FLOOR = 32.0
+
+
 def _projected(blocks: jax.Array) -> jax.Array:
-    """Nearest semidefinite matrices; blocks that are not finite stay so and do not stop others."""
+    """Nearest matrices that are semidefinite for sure.
+
+    Blocks that are not finite stay so and do not stop others.
+    """
     finite = jnp.isfinite(blocks).all(axis=(-2, -1), keepdims=True)
     eigenvalues, vectors = jnp.linalg.eigh(jnp.where(finite, blocks, 0))
-    positive = (vectors * jnp.maximum(eigenvalues, 0)[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
+    largest = jnp.abs(eigenvalues).max(axis=-1, keepdims=True)
+    lifted = jnp.maximum(eigenvalues, _FLOOR * float(np.finfo(blocks.dtype).eps) * largest)
+    positive = (vectors * lifted[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
     convex = (eigenvalues[..., :1, None] >= 0) | ~finite
     return jnp.where(convex, blocks, positive)
 
@@ -84,7 +107,7 @@ class Evaluation:
     """Cost and violations of instances, ``[tiles, 1, 32]`` each.
 
     Attributes:
-        cost: With the penalties of soft rows.
+        cost: Cost, including the penalties of soft rows.
         squares: Sum of squared violations of hard rows.
         absolute: Sum of violations.
         worst: Largest violation.
@@ -111,7 +134,7 @@ class StageEvaluator:
 
         Args:
             problem: The stages.
-            rule: Which Hessian the QP gets.
+            rule: Choice of the Hessian of the QP.
             dtype: "float32" or "float64".
             split: Which parameters are common to all instances; None: none.
             models: Derivatives of the groups, if they are known already.
@@ -126,7 +149,7 @@ class StageEvaluator:
         self._of_splits: dict[ParameterSplit, StageEvaluator] = {}
 
     def for_split(self, split: ParameterSplit) -> StageEvaluator:
-        """The same for parameters of which some are common; one object per split."""
+        """The evaluator for a split of parameters into own and common ones; one per split."""
         if not split.common.size:
             return self
         if split not in self._of_splits:
@@ -174,7 +197,7 @@ class StageEvaluator:
             "blocks": at.block_rows,
         }
 
-    def _kernels(
+    def kernels(
         self,
         name: str,
         function: Callable[[StageModel, str], Any],
@@ -191,7 +214,10 @@ class StageEvaluator:
         """
         cases = [
             StageCase(
-                program=translate(function(model, f"{name}_{i}")),
+                program=kept_program(
+                    self._program_key(f"{name}_{i}", (*inputs, *outputs)),
+                    lambda i=i, model=model: translate(function(model, f"{name}_{i}")),
+                ),
                 stages=self.assembly.stages[i],
                 in_rows=tuple(rows[i] for rows in inputs.values()),
                 out_rows=tuple(rows[i] for _, rows in outputs.values()),
@@ -201,19 +227,29 @@ class StageEvaluator:
         sizes = {array: size for array, (size, _) in outputs.items()}
         return StageKernels(f"{name}_stages", cases, list(inputs), sizes, self.dtype)
 
+    def _program_key(self, name: str, arrays: tuple[str, ...]) -> str:
+        """Hash of all that decides about a program: problem, rule, split and how it is derived."""
+        split = self._split
+        common = () if split is None else (array_digest(split.own), array_digest(split.common))
+        return digest([repr((derivation(), self._problem_hash, self.rule, common, name, arrays))])
+
+    @cached_property
+    def _problem_hash(self) -> str:
+        return self.problem.hash
+
     @property
     def point_rows(self) -> dict[str, Tables]:
         """Inputs of the stage functions at a point: name of each array, and its rows per group.
 
-        The one place, with `point_arrays`, that knows which inputs there are.  Kernels read
+        This property and `point_arrays` are the only places that list the inputs.  Kernels read
         array i of tile t from tile ``t % tiles_i``: what all instances share has one tile.
         """
-        point = self._cost_rows
+        point = self.cost_rows
         return {**point, "y": self.assembly.g_rows} if self._needs_y else point
 
     @property
-    def _cost_rows(self) -> dict[str, Tables]:
-        """The same for functions without multipliers."""
+    def cost_rows(self) -> dict[str, Tables]:
+        """Inputs of functions without multipliers."""
         at, split = self.assembly, self._split
         if split is None:
             return {"z": at.w_rows, "p": at.p_rows}
@@ -225,7 +261,7 @@ class StageEvaluator:
 
     @property
     def parameter_sizes(self) -> dict[str, int]:
-        """Numbers of an instance in each array of parameters of `point_rows`."""
+        """Values per instance in each array of parameters of `point_rows`."""
         split = self._split
         if split is None:
             return {"p": self.problem.n_params}
@@ -255,29 +291,28 @@ class StageEvaluator:
     def _linearize(self) -> StageKernels:
         names = list(self._sizes)
         outputs = {name: (self._sizes[name], self._written[name]) for name in names}
-        return self._kernels(
+        return self.kernels(
             "linearize", lambda m, n: m.linearize(n, names), self.point_rows, outputs
         )
 
     def linearize(self, z: jax.Array, p: Vectors, y: jax.Array) -> QPData:
         """The QP at a point; y are multipliers for the exact Hessian."""
         found = dict(zip(self._sizes, self._linearize(*self.point_arrays(z, p, y)), strict=True))
-        blocks = found.pop("blocks", None)
-        P = _added(found["P"], self.assembly.P_overlap)
-        if blocks is not None:
-            P = self._projection(P, blocks)
-        tiles, lanes = z.shape[0], z.shape[2]
+        return self._qp_data(found, z, self._projection)
 
-        def array(name: str, rows: int) -> jax.Array:
-            return found.get(name, jnp.zeros((tiles, rows, lanes), dtype=z.dtype))
-
-        rows = [array(name, 0) for name in ("A", "lower", "upper")]
+    def _qp_data(self, found: dict[str, jax.Array], z: jax.Array, add_blocks: Any) -> QPData:
+        """Contributions of the stages as the data of a QP."""
+        P = added(found["P"], self.assembly.P_overlap)
+        if "blocks" in found:
+            P = add_blocks(P, found["blocks"])
+        nothing = jnp.zeros((z.shape[0], 0, z.shape[2]), dtype=z.dtype)
+        rows = [found.get(name, nothing) for name in ("A", "lower", "upper")]
         soft = {"soft": found["soft"]} if "soft" in found else {}
-        return QPData(P, _added(found["q"], self.assembly.q_overlap), *rows, **soft)
+        return QPData(P, added(found["q"], self.assembly.q_overlap), *rows, **soft)
 
     def point_arrays(self, z: jax.Array, p: Vectors, y: jax.Array) -> list[jax.Array]:
         """The arrays of a point, in the order of `point_rows`."""
-        return [*_cost_arrays(z, p), y] if self._needs_y else _cost_arrays(z, p)
+        return [*cost_arrays(z, p), y] if self._needs_y else cost_arrays(z, p)
 
     @cached_property
     def _evaluate(self) -> StageKernels:
@@ -285,11 +320,11 @@ class StageEvaluator:
         outputs: dict[str, tuple[int, Tables]] = dict.fromkeys(
             ("cost", "squares", "absolute", "worst"), (size, rows)
         )
-        return self._kernels("evaluate", StageModel.evaluate, self._cost_rows, outputs)
+        return self.kernels("evaluate", StageModel.evaluate, self.cost_rows, outputs)
 
     def evaluate(self, z: jax.Array, p: Vectors) -> Evaluation:
         """Cost and violations; z may have a multiple of the tiles of p."""
-        cost, squares, absolute, worst = self._evaluate(*_cost_arrays(z, p))
+        cost, squares, absolute, worst = self._evaluate(*cost_arrays(z, p))
         return Evaluation(
             total(cost), total(squares), total(absolute), worst.max(axis=1, keepdims=True)
         )
@@ -300,7 +335,7 @@ class StageEvaluator:
         """Cotangents of z and p from those of the QP: P, q, A, lower, upper, soft."""
         given = self._bars(bars)
         z_bar, p_bar = self._pull_back(*self.point_arrays(z, p, y), *given.values())
-        return _added(z_bar, self.assembly.w_joined[1]), self._summed(p_bar)
+        return added(z_bar, self.assembly.w_joined[1]), self._summed(p_bar)
 
     def pull_back_params(
         self, z: jax.Array, p: Vectors, y: jax.Array, bars: dict[str, jax.Array]
@@ -310,10 +345,26 @@ class StageEvaluator:
         (p_bar,) = self._pull_back_params(*self.point_arrays(z, p, y), *given.values())
         return self._summed(p_bar)
 
+    def push_forward(
+        self, z: jax.Array, p: Vectors, y: jax.Array, z_dot: jax.Array, p_dot: jax.Array
+    ) -> QPData:
+        """Change of the QP for changes of z and of whole parameter vectors."""
+        found = self._push_forward(*self.point_arrays(z, p, y), z_dot, p_dot)
+        return self._qp_data(dict(zip(self._sizes, found, strict=True)), z, self._projection.moved)
+
+    def push_forward_params(
+        self, z: jax.Array, p: Vectors, y: jax.Array, p_dot: jax.Array
+    ) -> QPData:
+        """Change of q, A, lower, upper and soft for one of the parameters; of P it is zero."""
+        found = self._push_forward_params(*self.point_arrays(z, p, y), p_dot)
+        named = dict(zip(self._without_hessian, found, strict=True))
+        named["P"] = jnp.zeros((z.shape[0], self._sizes["P"], z.shape[2]), dtype=z.dtype)
+        return self._qp_data(named, z, self._projection.moved)
+
     def cost_pull_back(self, z: jax.Array, p: Vectors) -> tuple[jax.Array, jax.Array]:
         """Gradients of the cost with respect to z and p."""
-        z_bar, p_bar = self._cost_pull_back(*_cost_arrays(z, p))
-        return _added(z_bar, self.assembly.w_joined[1]), self._summed(p_bar)
+        z_bar, p_bar = self._cost_pull_back(*cost_arrays(z, p))
+        return added(z_bar, self.assembly.w_joined[1]), self._summed(p_bar)
 
     def _bars(self, bars: dict[str, jax.Array]) -> dict[str, jax.Array]:
         """Cotangents in the order of the kernels' inputs; of blocks, those of their entries."""
@@ -330,7 +381,7 @@ class StageEvaluator:
     def _pulling(self, name: str, which: list[str], *, of_z: bool) -> StageKernels:
         inputs = {**self.point_rows, **{f"{bar}_bar": self._read[bar] for bar in which}}
         outputs = self._gradient_outputs() if of_z else {"p_bar": self._gradient_outputs()["p_bar"]}
-        return self._kernels(name, lambda m, n: m.pull_back(n, which, of_w=of_z), inputs, outputs)
+        return self.kernels(name, lambda m, n: m.pull_back(n, which, of_w=of_z), inputs, outputs)
 
     def _gradient_outputs(self) -> dict[str, tuple[int, Tables]]:
         at, problem = self.assembly, self.problem
@@ -348,13 +399,30 @@ class StageEvaluator:
 
     @cached_property
     def _pull_back_params(self) -> StageKernels:
-        which = [name for name in self._sizes if name not in _HESSIAN]
-        return self._pulling("pull_back_params", which, of_z=False)
+        return self._pulling("pull_back_params", self._without_hessian, of_z=False)
+
+    @property
+    def _without_hessian(self) -> list[str]:
+        return [name for name in self._sizes if name not in _HESSIAN]
+
+    def _pushing(self, name: str, which: list[str], *, of_z: bool) -> StageKernels:
+        moves = {"z_dot": self.assembly.w_rows} if of_z else {}
+        inputs = {**self.point_rows, **moves, "p_dot": self.assembly.p_rows}
+        outputs = {name: (self._sizes[name], self._written[name]) for name in which}
+        return self.kernels(name, lambda m, n: m.push_forward(n, which, of_w=of_z), inputs, outputs)
+
+    @cached_property
+    def _push_forward(self) -> StageKernels:
+        return self._pushing("push_forward", list(self._sizes), of_z=True)
+
+    @cached_property
+    def _push_forward_params(self) -> StageKernels:
+        return self._pushing("push_forward_params", self._without_hessian, of_z=False)
 
     @cached_property
     def _cost_pull_back(self) -> StageKernels:
-        return self._kernels(
-            "cost_pull_back", StageModel.cost_pull_back, self._cost_rows, self._gradient_outputs()
+        return self.kernels(
+            "cost_pull_back", StageModel.cost_pull_back, self.cost_rows, self._gradient_outputs()
         )
 
     def _summed(self, p_bar: jax.Array) -> jax.Array:
@@ -369,7 +437,8 @@ class StageEvaluator:
 _HESSIAN = ("P", "blocks")
 
 
-def _cost_arrays(z: jax.Array, p: Vectors) -> list[jax.Array]:
+def cost_arrays(z: jax.Array, p: Vectors) -> list[jax.Array]:
+    """The arrays of a point without multipliers, in the order of `StageEvaluator.cost_rows`."""
     return [z, *p.arrays] if isinstance(p, Parameters) else [z, p]
 
 
@@ -379,7 +448,7 @@ def _places(p_rows: Tables, entries: IntArray) -> Tables:
     return [np.searchsorted(entries, rows).astype(np.int32) for rows in there]
 
 
-def _added(rows: jax.Array, overlap: Overlap) -> jax.Array:
+def added(rows: jax.Array, overlap: Overlap) -> jax.Array:
     """Entries with second contributions added."""
     if not overlap.targets.size:
         return rows

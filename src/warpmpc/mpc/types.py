@@ -6,16 +6,19 @@ Also where a solve starts: guesses from x0 and parameters, trajectories shifted 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc._checks import check_alive
 from warpmpc._conventions import GradientStatus as GradientStatus
 from warpmpc._conventions import MPCStatus as MPCStatus
 from warpmpc._errors import ProblemError
 from warpmpc.codegen.emit_jax import jax_function
 from warpmpc.codegen.from_casadi import translate
+from warpmpc.mpc.settings import SQPSettings
 from warpmpc.problem.mpc_problem import MPCProblem, guess_function
 
 
@@ -39,16 +42,40 @@ class MPCWarmStart:
 
 
 class TrajectoryLayout:
-    """Where variables stand in z; one object per solver, so that solutions can share it."""
+    """Where variables stand in z, and what solved them; solutions of a solver share one object.
 
-    def __init__(self, problem: MPCProblem):
+    Attributes:
+        problem: The problem.
+        settings: Settings of the solver; None: not known.
+        engine: Engine that the caller asked for; None: not known.
+        names: Rows of each named variable.
+        x_rows: Rows of the states, or None.
+        u_rows: Rows of the inputs, or None.
+    """
+
+    def __init__(
+        self, problem: MPCProblem, settings: SQPSettings | None = None, engine: str | None = None
+    ):
         """Reads the names of a problem."""
-        self.problem = problem
+        self.problem, self.settings, self.engine = problem, settings, engine
         self.names, self.x_rows, self.u_rows = problem.names, problem.x_rows, problem.u_rows
+
+    def __eq__(self, other: object) -> bool:
+        """Whether problems and settings are equal: solutions of processes go together then."""
+        if self is other:
+            return True
+        if not isinstance(other, TrajectoryLayout) or hash(self) != hash(other):
+            return False
+        same = (self.settings, self.engine) == (other.settings, other.engine)
+        return same and self.problem.hash == other.problem.hash
+
+    def __hash__(self) -> int:
+        """Hash of the sizes; JAX needs it in every call."""
+        return hash((self.problem.n_vars, self.problem.n_cons, self.engine))
 
     def rows(self, name: str) -> np.ndarray:
         """Rows of a named variable, ``[nodes, size]``."""
-        if name not in self.names:
+        if not isinstance(name, str) or name not in self.names:
             raise ProblemError(f"No variable is named {name!r}; there are {sorted(self.names)}.")
         return self.names[name]
 
@@ -88,7 +115,7 @@ class Solution:
         primal_residual: Primal residual of the last QP.
         dual_residual: Dual residual of the last QP.
         kkt_residual: Largest violation of stationarity and complementarity before the last step,
-            relative to the gradient of the cost.
+            relative to the unit of the cost, which is described in docs/mpc.md.
         step_length: Last step length.
         accepted: Whether the line search accepted it.
         violation: Largest violation of a row by the trajectory.
@@ -115,18 +142,26 @@ class Solution:
     history: History | None
     layout: TrajectoryLayout = field(metadata={"static": True})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: everything, if it is still there."""
+        check_alive(self, "The solution")
+        return dict(vars(self))
+
     def __getitem__(self, name: str) -> jax.Array:
         """A variable by name, ``[..., nodes, size]``."""
+        check_alive(self.z, "The solution")
         return self.z[..., self.layout.rows(name)]
 
     @property
     def x(self) -> jax.Array:
         """States, ``[..., horizon + 1, n_x]``."""
+        check_alive(self.z, "The solution")
         return self.z[..., _known(self.layout.x_rows, "states")]
 
     @property
     def u(self) -> jax.Array:
         """Inputs, ``[..., nodes with inputs, n_u]``."""
+        check_alive(self.z, "The solution")
         return self.z[..., _known(self.layout.u_rows, "inputs")]
 
 

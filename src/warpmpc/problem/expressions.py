@@ -31,8 +31,9 @@ _NAME_OF_CODE: dict[int, str] = {
 }
 TRANSLATED = {getattr(ca, f"OP_{name}") for name in _TRANSLATED_NAMES.split()}
 _REPLACEMENT = {
-    "CALL": "a call of a CasADi function that is not inlined (an interpolant, an external or "
-    "`never_inline` function); write it out in SX operations",
+    "CALL": "a call of a CasADi function that cannot be translated (an interpolant, with "
+    "inline=True as well, an external or `never_inline` function); write it out in SX operations, "
+    "a table of one argument as ca.pw_lin(x, points, values) or as a polynomial",
     "PRINTME": "printme; remove it",
 }
 

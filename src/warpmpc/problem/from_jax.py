@@ -70,6 +70,8 @@ class JaxExpression:
 
     def __init__(self, fn: Callable[..., Any], *shapes: int | Sequence[int]):
         """Traces and translates; see `from_jax`."""
+        if not callable(fn):
+            raise ProblemError(f"from_jax needs a function, got {type(fn).__name__}.")
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self.shapes = tuple(_checked_shape(shape, self.name) for shape in shapes)
         _check_count(fn, self.name, len(shapes))

@@ -22,6 +22,7 @@ import numpy as np
 from warpmpc._errors import ProblemError
 from warpmpc.problem import expressions as ex
 from warpmpc.problem.expressions import ExpressionLike
+from warpmpc.problem.pickling import HoldsExpressions
 from warpmpc.problem.stage import Stage, check_symbols
 
 Names = dict[str, np.ndarray]
@@ -41,7 +42,7 @@ class StageGroup:
     ks: tuple[int, ...]
 
 
-class MPCProblem:
+class MPCProblem(HoldsExpressions):
     """An optimal control problem: the sum of stage costs subject to the rows of all stages.
 
     Variables are z_0, ..., z_N; rows are those of stage 0, then stage 1, and so on.  The parameter
@@ -63,7 +64,8 @@ class MPCProblem:
         row_names: Name of each constraint row within its node, which is in `con_stage`.
         x_rows: Rows of z that are states, ``[nodes that have some, n_x]``, or None if they are
             unknown or differ in number.
-        u_rows: Rows of z that are inputs, in the same form.
+        u_rows: Rows of z that are inputs, in the same form; where stages do not tell, those that
+            are named "u".
         var_stage: Node of each variable.
         con_stage: Node of each row.
         hash: Content hash of all of the above.
@@ -110,6 +112,7 @@ class MPCProblem:
             StageGroup(self.stages[ks[0]], tuple(ks.tolist()))
             for ks in (np.flatnonzero(self.group_of == i) for i in range(len(self._digests)))
         )
+        self._inputs = (names or {}).get("u")
         self.names = (
             self._default_names()
             if names is None
@@ -199,7 +202,8 @@ class MPCProblem:
     @cached_property
     def u_rows(self) -> np.ndarray | None:
         """Rows of z that are inputs, ``[nodes that have some, n_u]``; see the class."""
-        return self._rows_of([(stage.n_x or 0, stage.n_u) for stage in self.stages])
+        rows = self._rows_of([(stage.n_x or 0, stage.n_u) for stage in self.stages])
+        return self._inputs if rows is None else rows
 
     def _rows_of(self, parts: Sequence[tuple[int, int | None]]) -> np.ndarray | None:
         """Rows of z from (begin, size) in each node."""

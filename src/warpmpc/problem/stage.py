@@ -9,7 +9,7 @@ their expressions use only symbols which they know; its errors name the stage an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from warpmpc._errors import ProblemError
 from warpmpc.problem import expressions as ex
 from warpmpc.problem.expressions import ExpressionLike
+from warpmpc.problem.pickling import HoldsExpressions
 
 SIDES = ("lower", "upper")
 
@@ -62,7 +63,7 @@ class Soft:
         return ca.vertcat(*(_pair(value, f"Soft.{name}") for value, name in pairs))
 
 
-class Stage:
+class Stage(HoldsExpressions):
     """Cost and constraints of one node of the horizon, and of the interval to the next one.
 
     The cost is ``cost + 1/2 sum(weight * residual**2)``, the constraints are
@@ -285,6 +286,7 @@ def _weights(weight: ExpressionLike | None, residual: ca.SX) -> ca.SX:
             raise ProblemError("weight is given without a residual; pass residual=... as well.")
         return ca.SX(0, 1)
     given = 1.0 if weight is None else weight
+    _refuse_matrix(given, residual.numel())
     result = ex.sized_column(given, residual.numel(), "weight", "residual")
     values = ex.constants(result)
     if np.any(values < 0):
@@ -293,6 +295,17 @@ def _weights(weight: ExpressionLike | None, residual: ca.SX) -> ca.SX:
             "convex into `cost`."
         )
     return result
+
+
+def _refuse_matrix(weight: Any, size: int) -> None:
+    """Explains a weight matrix, which users of other tools may try."""
+    shape = weight.shape if isinstance(weight, ca.SX | ca.DM) else np.shape(weight)
+    if tuple(shape) == (size, size) and size > 1:
+        raise ProblemError(
+            f"weight is a {size}x{size} matrix, but there is one weight per residual: pass the "
+            "diagonal, ca.diag(W).  With other entries make the residual ca.chol(W) @ r, without "
+            "weight."
+        )
 
 
 def _bounds(
@@ -316,7 +329,8 @@ def _bounds(
 def _row_names(row_names: Any, n_g: int) -> tuple[str, ...]:
     if row_names is None:
         return tuple(f"g[{i}]" for i in range(n_g))
-    if isinstance(row_names, str) or not all(isinstance(name, str) for name in row_names):
+    listed = isinstance(row_names, Iterable) and not isinstance(row_names, str)
+    if not listed or not all(isinstance(name, str) for name in row_names):
         raise ProblemError("row_names must be a list of strings, one per row of g.")
     names: tuple[str, ...] = tuple(row_names)
     if len(names) != n_g:

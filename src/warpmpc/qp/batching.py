@@ -1,7 +1,9 @@
 """How functions of tiles meet batches: layout, `jax.vmap`, devices, batches larger than memory.
 
 A batch that is too large is worked on in parts, one after the other, so that the temporaries of
-only one part exist at a time.  No instance changes a bit by it.
+only one part exist at a time.  On the CPU a part is what all threads hold in their caches together:
+its temporaries stay there, and the system does not hand out new pages for every part.  No instance
+changes a bit by it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from warpmpc.engines.runtime.ffi import fold_vmap
+from warpmpc.engines.runtime.host import core_cache, usable_cores
 from warpmpc.engines.runtime.sharding import on_every_device
 from warpmpc.engines.runtime.tiles import LANES, from_tiles, tile_count, to_tiles
 
@@ -23,6 +26,8 @@ _LOG = logging.getLogger(__name__)
 _SHARE = 0.75
 # Share of a host's memory, which other programs need, too.
 _HOST_SHARE = 0.5
+# Data of one core over the size of its own cache: the next level is slower, but there, too.
+_CACHES = 2
 
 
 def on_batches(
@@ -103,7 +108,8 @@ def part_size(
 
     Args:
         batch: Instances in all.
-        max_batch: Most of them at once; None: as many as fit into the free memory.
+        max_batch: Most of them at once; None: as many as fit into the free memory, and on the CPU
+            into the caches of its cores.
         bytes_per_instance: Memory that one of them needs, for that case.
         bytes_per_result: Memory of its results; those of all instances are kept.
     """
@@ -111,6 +117,7 @@ def part_size(
     if most is None:
         room = _SHARE * (free_memory() - batch * bytes_per_result)
         most = max(int(room / max(bytes_per_instance, 1)), 0)
+        most = min(most, cached_instances(bytes_per_instance, most))
     if batch <= most:
         return batch
     tiles = max(most // LANES, 1)
@@ -118,6 +125,19 @@ def part_size(
     part = min(-(-tile_count(batch) // n_parts) * LANES, batch)
     _LOG.info("batch of %d instances is worked on %d at a time", batch, part)
     return part
+
+
+def cached_instances(bytes_per_instance: int, otherwise: int) -> int:
+    """Instances in the caches of a CPU: whole tiles, at least one per core.
+
+    Args:
+        bytes_per_instance: Memory that one of them needs.
+        otherwise: The number where the CPU does not count, because there is a GPU.
+    """
+    if jax.default_backend() != "cpu":
+        return otherwise
+    tiles = _CACHES * core_cache() // max(LANES * bytes_per_instance, 1)
+    return usable_cores() * max(tiles, 1) * LANES
 
 
 def free_memory() -> int:

@@ -38,7 +38,7 @@ class LDLFactor:
         values: Factors in the backend's own layout.
         status: `FactorStatus` per instance, shape of the batch.  Instances whose status is not 0
             give NaN in `solve`.
-        origin: Which analysis it belongs to; only a solver with the same one can use it.
+        origin: The analysis that it belongs to; only a solver with the same one can use it.
     """
 
     values: Any

@@ -154,12 +154,12 @@ def with_spare(n_cons: int, *arrays: jax.Array) -> list[jax.Array]:
     """The data of QPs, and a start if there is one, with the free row of an A without entries.
 
     Args:
-        n_cons: Number of rows that the caller knows of.
+        n_cons: Number of rows of the caller's problem.
         arrays: P, q, A, lower, upper; x, s and y of a start.
     """
     P, q, A, lower, upper, *start = arrays
     one = jnp.ones((q.shape[0], 1), dtype=q.dtype)
-    # What is unknown of a start stays unknown in all rows.
+    # A start that is unknown in one row is unknown in all rows.
     x, *rows = start or [q]
     unknown = (jnp.isnan(r).all(axis=1, keepdims=True) & (n_cons > 0) for r in rows)
     spare = [0 * one, -jnp.inf * one, jnp.inf * one]

@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ import scipy.sparse as sp
 from warpmpc._checks import ArrayLike, check_array, check_dtype, check_kind
 from warpmpc._conventions import GradientStatus
 from warpmpc._errors import ProblemError, SettingsError
+from warpmpc.engines.runtime.announcing import ANNOUNCER
 from warpmpc.engines.runtime.sharding import in_auto_axes
 from warpmpc.engines.staged.tuning import Measured
 from warpmpc.qp.batching import on_batches, part_size
@@ -101,11 +102,29 @@ class QPSolver:
         patterns = SparsePattern.from_scipy(P), SparsePattern.from_scipy(A)
         structure = QPStructure(*patterns, settings, dtype, soft_rows, row_classes)
         structure.check()
+        given_stages = stages
         if structure.n_spare and stages is not None:
             stages = [*stages, *list(stages)[: structure.n_spare]]
         if nominal is not None:
             structure = structure.with_nominal(nominal)
         self._set_up(engine, EngineRequest(structure, stages, staged))
+        rest = (settings, dtype, engine, nominal, row_classes, given_stages, staged, soft_rows)
+        self._definition = (*patterns, *rest)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the definition; a process that reads it finds the kernels in the cache."""
+        if self._definition is None:
+            raise ProblemError("This QPSolver is a part of an MPCSolver; pickle that one.")
+        return _rebuilt, self._definition
+
+    def __copy__(self) -> Self:
+        """The solver itself: it has no state that a copy could change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The solver itself."""
+        del memo
+        return self
 
     @classmethod
     def from_structure(
@@ -127,6 +146,7 @@ class QPSolver:
     def _set_up(self, engine: str, request: EngineRequest) -> None:
         check_request(engine, request)
         self._wanted, self._request = engine, request
+        self._definition: tuple[Any, ...] | None = None
         self.structure = structure = request.structure
         self.settings, self.dtype = structure.settings, structure.dtype
         self.n_vars, self.n_cons = structure.n_vars, structure.n_cons
@@ -134,7 +154,7 @@ class QPSolver:
         if self.settings.polish:
             check_polish(structure, engine, exact=self._exact_solver is not None)
         if request.staged is not None:
-            _ = self._built  # only the elimination tells whether these settings can be used
+            _ = self._built  # only the elimination shows whether these settings can be used
 
     @cached_property
     def _built(self) -> tuple[Engine, ADMMLoop]:
@@ -214,7 +234,7 @@ class QPSolver:
         return self._sensitivity(self.structure)
 
     def sensitivity_of(self, P: SparsePattern) -> Sensitivity:
-        """The same for QPs with the same rows and another Hessian, given by its upper triangle."""
+        """A solver for QPs with the same rows and another Hessian, given by its upper triangle."""
         return self._sensitivity(self.structure.with_hessian(P))
 
     def _sensitivity(self, structure: QPStructure) -> Sensitivity:
@@ -270,7 +290,9 @@ class QPSolver:
             more["warm_start.x"] = (warm_start.x, self.n_vars)
             more["warm_start.s"] = (warm_start.s, self.n_cons)
             more["warm_start.y"] = (warm_start.y, self.n_cons)
-        return self._solve(*self._checked((P_vals, q, A_vals, lower, upper), penalties, more))
+        soft, *arrays = self._checked((P_vals, q, A_vals, lower, upper), penalties, more)
+        with ANNOUNCER.call():
+            return self._solve(soft, *arrays)
 
     def _checked(
         self,
@@ -438,7 +460,7 @@ class QPSolver:
         x, y, objective, rest = self._run(data, start)
         point = self._point(data, x, rest[0], y, rest[1])
         changes = apply_linear(*derivatives, point, tangents[0])
-        return (x, y, objective, rest), (*changes, jax.tree.map(_no_tangent, rest))
+        return (x, y, objective, rest), (*changes, jax.tree.map(no_tangent, rest))
 
     def _point(
         self, data: QPData, x: jax.Array, s: jax.Array, y: jax.Array, status: jax.Array
@@ -454,7 +476,13 @@ class QPSolver:
         return solved if self.settings.check_every else solved | (status == Status.MAX_ITER)
 
 
-def _no_tangent(array: jax.Array) -> Any:
+def _rebuilt(P: SparsePattern, A: SparsePattern, *rest: Any) -> QPSolver:
+    """A solver that was pickled."""
+    return QPSolver(P.to_scipy(), A.to_scipy(), *rest)
+
+
+def no_tangent(array: jax.Array) -> Any:
+    """The tangent of an array that has no derivative."""
     if jnp.issubdtype(array.dtype, jnp.floating):
         return jnp.zeros_like(array)
     return np.zeros(array.shape, dtype=jax.dtypes.float0)

@@ -130,7 +130,7 @@ def row_factors(
 
     Args:
         scaled: Scaled data; what kind a row is follows from its bounds.
-        settings: With the factor of equalities.
+        settings: Settings with the factor of equalities.
         classes: `RowClass` of each row instead, for all instances.
         is_soft: Rows that are no equalities, whatever their bounds.
     """

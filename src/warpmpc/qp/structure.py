@@ -23,9 +23,15 @@ from warpmpc.qp.products import QPMatrices, rounded
 from warpmpc.qp.scaling import Equilibration, Projection, QPData, ScaledQP, Scaling, row_factors
 from warpmpc.qp.soft import Penalties, SoftRows
 from warpmpc.qp.types import ADMMSettings, RowClass
-from warpmpc.symbolic.float32_ordering import RepresentativeSystem
-from warpmpc.symbolic.kkt import KKTPattern, build_kkt
-from warpmpc.symbolic.pattern import IntArray, SparsePattern
+from warpmpc.symbolic.derivatives.assembly import Assembly
+from warpmpc.symbolic.derivatives.representative_kkt import (
+    Point,
+    RepresentativeSystem,
+    find_light_variables,
+    representative_of,
+    variable_weights,
+)
+from warpmpc.symbolic.pattern import IntArray, KKTPattern, SparsePattern, build_kkt
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +48,28 @@ class EliminationHints:
 
     light: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     representative: RepresentativeSystem | None = None
+
+    @classmethod
+    def of_problem(
+        cls, assembly: Assembly, settings: ADMMSettings, point: Point | None
+    ) -> EliminationHints:
+        """What an MPC problem says about the values of K.
+
+        Args:
+            assembly: Index tables of the problem.
+            settings: Settings of the QPs.
+            point: A representative (z, params), if the caller knows one.
+        """
+        rho = (settings.rho, settings.rho * settings.rho_equality)
+        params = assembly.problem.defaults if point is None else point[1]
+        weights = variable_weights(assembly, params, rho)
+        light, *fewer_light = find_light_variables(assembly, weights, settings.sigma)
+        grows = settings.scaling > 0 or settings.adaptive_rho_every > 0
+        every_rho = (*rho, RHO_MIN)
+        representative = representative_of(
+            assembly, every_rho, settings.sigma, weights, fewer_light, grows=grows, point=point
+        )
+        return cls(light, representative)
 
 
 class QPStructure:
@@ -115,6 +143,11 @@ class QPStructure:
         other = copy(self)
         other._nominal = nominal
         return other
+
+    @property
+    def scales_each(self) -> bool:
+        """Whether each instance is scaled by itself, so that the unit of its cost is free."""
+        return self.settings.scaling > 0 and self._nominal is None
 
     def with_hessian(self, P: SparsePattern) -> QPStructure:
         """The structure of QPs with the same rows and another Hessian.

@@ -32,7 +32,7 @@ class ADMMSettings:
         max_iter: Most iterations.
         eps_abs: Absolute tolerance of the residuals.  None: a tenth of `SQPSettings.tol_kkt` in a
             solver that iterates until it converges, otherwise 1e-3.
-        eps_rel: Relative tolerance of the residuals.  None: likewise.
+        eps_rel: Relative tolerance of the residuals.  None: as for `eps_abs`.
         eps_prim_inf: Tolerance of primal infeasibility certificates.
         eps_dual_inf: Tolerance of dual infeasibility certificates.
         check_every: Iterations between termination checks; 0: always `max_iter` iterations.
@@ -164,7 +164,7 @@ class QPSolution:
         primal_residual: Largest violation of A x = s, unscaled; s of a soft row may lie beyond its
             bounds.
         dual_residual: Largest entry of P x + q + A'y, unscaled.
-        warm_start: For the next call.
+        warm_start: Start for the next call.
     """
 
     x: jax.Array
@@ -186,7 +186,7 @@ class StagedSettings:
             from tables and takes stages of any size).  "rolled" is its former name.
         registers: Most registers per thread of the ADMM loop.
         block: Threads per block of the loop and of the factorisation.
-        prefetch: Whether a warp asks the L2 cache for the next stage ahead of time.
+        prefetch: Whether a warp prefetches the next stage into the L2 cache.
         sides: Threads per problem: 1, or 2 that walk the stages from both ends to the middle.
         tune: None: what `QPSolver.tune` has measured on this device takes the place of the model;
             True: what was not measured yet is, when a batch size comes first; False: only the

@@ -7,8 +7,9 @@ from warpmpc.robots.drawing import render
 from warpmpc.robots.formulations import inverse_dynamics_rows
 from warpmpc.robots.kinematics import Pose
 from warpmpc.robots.left_out import RobotWarning
-from warpmpc.robots.plant import PD, MuJoCoPlant
+from warpmpc.robots.plant import PD, MuJoCoPlant, TorqueLaw
 from warpmpc.robots.robot import Robot, load
+from warpmpc.robots.viewer import Viewer, view
 
 __all__ = [
     "PD",
@@ -16,7 +17,10 @@ __all__ = [
     "Pose",
     "Robot",
     "RobotWarning",
+    "TorqueLaw",
+    "Viewer",
     "inverse_dynamics_rows",
     "load",
     "render",
+    "view",
 ]

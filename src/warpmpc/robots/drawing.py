@@ -165,7 +165,7 @@ def _offscreen(
 def _contexts(model: Any, size: tuple[int, int]) -> tuple[Any, Any]:
     """An OpenGL context and MuJoCo's on it, from the first library that works."""
     mujoco = import_mujoco()
-    # The file may ask for a smaller picture.
+    # The file may request a smaller picture.
     buffer = model.vis.global_
     buffer.offwidth = max(buffer.offwidth, size[0])
     buffer.offheight = max(buffer.offheight, size[1])

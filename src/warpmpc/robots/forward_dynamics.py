@@ -35,7 +35,7 @@ class ArticulatedInertia:
         return Wrench(self.A @ linear + self.B @ alpha, self.B.T @ linear + self.C @ alpha)
 
     def up(self, place: Placement) -> ArticulatedInertia:
-        """The same in the frame of the parent."""
+        """The inertia and force in the frame of the parent."""
         A, B = place.up_symmetric(self.A), place.up_matrix(self.B)
         C, shift = place.up_symmetric(self.C), skew(place.shift)
         moved = B - A @ shift
@@ -193,7 +193,7 @@ def _own_axes(tree: Tree, i: int, place: Placement, torque: ca.SX) -> ca.SX:
 
 
 def _world_axes(tree: Tree, i: int, place: Placement, own: ca.SX) -> ca.SX:
-    """Acceleration of joint i as users know it, from that in the axes of its link."""
+    """Acceleration of joint i in the user's convention, from that in the axes of its link."""
     return ca.vertcat(place.up(own[:3]), own[3:]) if tree.joints[i].kind == "free" else own
 
 

@@ -115,7 +115,7 @@ def joint_torque(tree: Tree, i: int, wrench: Wrench) -> ca.SX:
 
 
 def _torque(tree: Tree, i: int, place: Placement, wrench: Wrench) -> ca.SX:
-    """The same for any joint; the force of a free joint is in the axes of the world."""
+    """The force of any joint; that of a free joint is in the axes of the world."""
     if tree.joints[i].kind == "free":
         return ca.vertcat(place.up(wrench.force), wrench.moment)
     return joint_torque(tree, i, wrench)

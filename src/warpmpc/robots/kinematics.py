@@ -77,7 +77,7 @@ def applied_wrench(tree: Tree, frame: Frame, q: ca.SX, given: ca.SX) -> Wrench:
 
     Args:
         tree: The robot.
-        frame: Where it acts.
+        frame: Frame in which it acts.
         q: Coordinates.
         given: 3 or 6 rows in the axes of the world.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 import jax
 import numpy as np
 
-from warpmpc._checks import check_count
+from warpmpc._checks import check_count, check_flag
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.robots.reading import import_mujoco
 from warpmpc.robots.robot import Robot, load
@@ -31,7 +32,7 @@ class PD:
 
     Attributes:
         stiffness: Torque per error of the position, one value or one per driven joint.
-        damping: Torque per speed, likewise.
+        damping: Torque per speed of each joint.
     """
 
     stiffness: float | tuple[float, ...]
@@ -48,7 +49,37 @@ class PD:
                 )
 
 
-Actuation: TypeAlias = Literal["torque", "control"] | PD
+@dataclass(frozen=True)
+class TorqueLaw:
+    """Inputs are whatever a function turns into torques, in every step of MuJoCo.
+
+    ```python
+    law = wm.robots.TorqueLaw(lambda x, u, time: u - 0.5 * x[:, robot.nq :], n_u=robot.nv)
+    plant = wm.robots.MuJoCoPlant(robot, dt=0.01, substeps=20, actuation=law)
+    ```
+
+    Attributes:
+        function: ``function(x, u, time)`` on the host: generalised forces ``[batch, nv]`` for
+            states [q, v], the inputs ``[batch, n_u]`` and the time since they were given.  They
+            are clipped to the limits of the actuators; instances must not influence each other.
+        n_u: Number of inputs.
+        clipped: Whether forces are clipped; False where they contain more than those of actuators,
+            such as friction.
+    """
+
+    function: Callable[[np.ndarray, np.ndarray, float], np.ndarray]
+    n_u: int
+    clipped: bool = True
+
+    def __post_init__(self) -> None:
+        """Checks the values."""
+        if not callable(self.function):
+            raise SettingsError(f"function must be a function, got {self.function!r}.")
+        check_count(self, "n_u", 1)
+        check_flag(self, "clipped")
+
+
+Actuation: TypeAlias = Literal["torque", "control"] | PD | TorqueLaw
 
 
 @dataclass(frozen=True)
@@ -73,7 +104,7 @@ class MuJoCoPlant:
 
     Call it as ``plant(x, u)`` with states [q, v] ``[batch, nq + nv]`` and inputs, inside of
     `jax.jit` or outside.  Inputs are limited as in the file.  It has no derivative.  States that
-    are not finite, or beyond all bounds, come back as NaN, and others do not see them.
+    are not finite, or beyond all bounds, come back as NaN, and other instances are not affected.
 
     Attributes:
         robot: The robot, whose coordinates the states have.
@@ -96,10 +127,10 @@ class MuJoCoPlant:
             robot_or_file: A robot, or what `load` takes.
             dt: Control interval.
             substeps: Steps of MuJoCo per interval; they replace the time step of the file.
-            threads: For batches; None: one per core.
+            threads: Threads for batches; None: one per core.
             actuation: What inputs are: "torque": generalised forces, one per velocity, within the
                 limits of the actuators; "control": controls of the actuators of the file; a `PD`:
-                positions.
+                positions; a `TorqueLaw`: what its function takes.
         """
         mujoco = import_mujoco()
         self.robot = robot_or_file if isinstance(robot_or_file, Robot) else load(robot_or_file)
@@ -130,6 +161,8 @@ class MuJoCoPlant:
         """Number of inputs."""
         if self._actuation == "torque":
             return self.robot.nv
+        if isinstance(self._actuation, TorqueLaw):
+            return self._actuation.n_u
         return self._model.nu if self._actuation == "control" else len(self._driven)
 
     def __call__(self, x: jax.Array, u: jax.Array) -> jax.Array:
@@ -148,7 +181,7 @@ class MuJoCoPlant:
         return jax.pure_callback(self._simulate, after, x, u, vmap_method="sequential")
 
     def _simulate(self, x: Any, u: Any) -> np.ndarray:
-        """The same on the host."""
+        """One step on the host."""
         given = np.asarray(x)
         states, inputs = (np.array(values, dtype=np.float64) for values in (given, u))
         lost = ~(_is_sane(states) & _is_sane(inputs))
@@ -165,8 +198,13 @@ class MuJoCoPlant:
         spec = kinds.mjSTATE_QFRC_APPLIED
         if self._actuation == "torque":
             return self._states(self._advanced(state, np.clip(inputs, *self._torques), spec))
-        for _ in range(self._steps.substeps):
-            state = self._advanced(state, self._pd_torques(state, inputs), spec, nstep=1)
+        for i in range(self._steps.substeps):
+            if isinstance(self._actuation, TorqueLaw):
+                time = i * self.dt / self._steps.substeps
+                torques = self._law_torques(self._actuation, state, inputs, time)
+            else:
+                torques = self._pd_torques(state, inputs)
+            state = self._advanced(state, torques, spec, nstep=1)
         return self._states(state)
 
     def _advanced(
@@ -205,6 +243,20 @@ class MuJoCoPlant:
         begin, nq = 1, self._model.nq
         return full[:, begin : begin + nq], full[:, begin + nq : begin + nq + self._model.nv]
 
+    def _law_torques(
+        self, law: TorqueLaw, full: np.ndarray, inputs: np.ndarray, time: float
+    ) -> np.ndarray:
+        torques = np.asarray(law.function(self._states(full), inputs, time), dtype=np.float64)
+        wanted = (len(full), self.robot.nv)
+        if torques.shape != wanted:
+            raise ProblemError(
+                f"The function of TorqueLaw must return torques {list(wanted)}, one per velocity, "
+                f"got the shape {list(torques.shape)}."
+            )
+        # Instances that are lost anyway must not stop the simulation of others.
+        torques = np.where(_is_sane(torques)[:, None], torques, 0.0)
+        return np.clip(torques, *self._torques) if law.clipped else torques
+
     def _pd_torques(self, full: np.ndarray, positions: np.ndarray) -> np.ndarray:
         qpos, qvel = self._positions(full)
         dofs = [self.robot.joints[j].v.start for j in self._driven]
@@ -241,6 +293,9 @@ def _is_sane(values: np.ndarray) -> np.ndarray:
 
 
 def _checked_actuation(actuation: Any) -> Actuation:
-    if not isinstance(actuation, PD) and actuation not in ("torque", "control"):
-        raise SettingsError(f'actuation must be "torque", "control" or a PD, got {actuation!r}.')
+    known = isinstance(actuation, PD | TorqueLaw) or actuation in ("torque", "control")
+    if not known:
+        raise SettingsError(
+            f'actuation must be "torque", "control", a PD or a TorqueLaw, got {actuation!r}.'
+        )
     return actuation

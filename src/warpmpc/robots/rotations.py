@@ -1,4 +1,4 @@
-"""Rotations in numbers and symbols, with structural zeros where an entry is always zero."""
+"""Rotations as values and as symbols, with structural zeros where an entry is always zero."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def planar(axis: int, cos: Any, sin: Any) -> ca.SX:
 
 
 def planar_values(axis: int, angle: float) -> np.ndarray:
-    """Rotation about a coordinate axis in numbers."""
+    """Rotation about a coordinate axis as values."""
     i, j = (axis + 1) % 3, (axis + 2) % 3
     rotation = np.eye(3)
     rotation[i, i] = rotation[j, j] = np.cos(angle)
@@ -135,7 +135,7 @@ def symmetric(matrix: ca.SX) -> ca.SX:
 
 
 def values_of_quaternion(quaternion: np.ndarray) -> np.ndarray:
-    """Rotation of a unit quaternion (w, x, y, z) in numbers."""
+    """Rotation of a unit quaternion (w, x, y, z) as values."""
     w, x, y, z = quaternion / np.linalg.norm(quaternion)
     return tidy(
         np.array(

@@ -1,6 +1,6 @@
 """What a robot consists of: links with their joints, frames on links, actuators.
 
-Produces: immutable descriptions in numbers; the symbolic functions of this package read them.
+Produces: immutable descriptions as values; the symbolic functions of this package read them.
 
 A *link* is what moves with one joint, so that a body with three joints makes three links, two of
 them without mass.  The frame of a link is not that of a body in the file: it is chosen so that the

@@ -20,6 +20,7 @@ from warpmpc.mpc.types import MPCWarmStart
 from warpmpc.sim.types import Controller
 
 Function = Callable[..., Any]
+_NEEDS_VALUES = (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError)
 SCALARS = ("status", "iterations", "cost", "violation", "theta", "step_length", "accepted")
 
 
@@ -114,7 +115,12 @@ class ClosedLoop:
     def _reset(self, x: jax.Array, t: jax.Array, key: Any) -> tuple[jax.Array, jax.Array]:
         if self.resets is None:
             return x, jnp.zeros(x.shape[0], dtype=bool)
-        mask, new = call(self.resets, x, t=t, key=key)
+        found = call(self.resets, x, t=t, key=key)
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise ProblemError(
+                "resets must return two things: which instances begin anew, and new states."
+            )
+        mask, new = found
         if jnp.shape(mask) != x.shape[:1] or jnp.result_type(mask) != np.dtype(bool):
             raise ProblemError(
                 f"resets must return a boolean per instance, shape {x.shape[:1]}, and new states; "
@@ -142,7 +148,15 @@ def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 def call(function: Function, *positional: Any, **offered: Any) -> Any:
     """Calls a function with those of the offered arguments that its signature names."""
-    return function(*positional, **{name: offered[name] for name in taken(function, offered)})
+    try:
+        return function(*positional, **{name: offered[name] for name in taken(function, offered)})
+    except _NEEDS_VALUES as reason:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise ProblemError(
+            f"{name} needs the values of arrays, but a closed loop is compiled as a whole: write "
+            "it with jax.numpy and jax.lax (jnp.sin, jnp.where, lax.cond), or, for NumPy code and "
+            "other simulators, call it through jax.pure_callback."
+        ) from reason
 
 
 def taken(function: Function, offered: Iterable[str]) -> list[str]:
@@ -154,7 +168,10 @@ def taken(function: Function, offered: Iterable[str]) -> list[str]:
 def _check_like(array: Any, x: jax.Array, name: str) -> None:
     """Refuses states of another shape or dtype, which the scan cannot carry."""
     if not hasattr(array, "dtype") or (array.shape, array.dtype) != (x.shape, x.dtype):
-        found = f"{getattr(array, 'dtype', type(array).__name__)}{list(jnp.shape(array))}"
+        found = f"a {type(array).__name__}"
+        if not isinstance(array, tuple | list | dict | None):
+            kind = getattr(array, "dtype", type(array).__name__)
+            found = f"{kind}{list(jnp.shape(array))}"
         raise ProblemError(
             f"{name} must return states like x, {x.dtype}{list(x.shape)}, got {found}; it gets "
             "whole batches, and Python numbers keep the dtype of x where NumPy arrays do not."

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from warpmpc._errors import ProblemError
 from warpmpc.mpc.types import MPCStatus
 from warpmpc.sim.closed_loop import call
+from warpmpc.sim.types import Controller
 
 
 @runtime_checkable
@@ -135,13 +136,14 @@ class FeedbackSolver:
 
 def as_solver(solver: Any, method: str = "solve") -> Any:
     """Wraps a controller as a solver; a solver is returned unchanged."""
-    if hasattr(solver, "solve"):
+    if not isinstance(solver, type) and isinstance(solver, Controller):
         return solver
-    if isinstance(solver, Feedback):
+    if not isinstance(solver, type) and isinstance(solver, Feedback):
         if method == "solve":
             return FeedbackSolver(solver)
         raise ProblemError(f'method="{method}" is for an MPCSolver; other controllers have none.')
+    name = f"the class {solver.__name__}" if isinstance(solver, type) else type(solver).__name__
     raise ProblemError(
-        f"rollout needs an MPCSolver, or a controller with `dtype`, `start(x)` and `act(x, memory)`"
-        f"; {type(solver).__name__} is neither."
+        "rollout needs an MPCSolver, or a controller with `dtype`, `start(x)` and `act(x, memory)`"
+        f"; {name} is neither."
     )

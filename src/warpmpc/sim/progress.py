@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
+from warpmpc.engines.runtime.announcing import CLEAR_LINE as CLEAR_LINE
+
 Report = Callable[[int, int], None]
-CLEAR_LINE = "\r\033[K"
 _WIDTH = 24
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from numbers import Integral
+from numbers import Integral, Number
 from typing import Any
 
 import jax
@@ -16,13 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from warpmpc._checks import ArrayLike, check_array
+from warpmpc._checks import ArrayLike, check_alive, check_argument_flag, check_array
 from warpmpc._errors import ProblemError, SettingsError
+from warpmpc.engines.runtime.announcing import ANNOUNCER
 from warpmpc.engines.runtime.sharding import in_auto_axes
 from warpmpc.mpc.batching import is_sharded
-from warpmpc.mpc.types import MPCWarmStart
+from warpmpc.mpc.parameters import check_names
+from warpmpc.mpc.types import MPCWarmStart, Solution
 from warpmpc.sim.closed_loop import ClosedLoop, Function, LoopState, joined, run, taken
-from warpmpc.sim.feedback import Feedback, FeedbackMemory, as_solver
+from warpmpc.sim.feedback import Feedback, FeedbackMemory, FeedbackSolver, as_solver
 from warpmpc.sim.progress import ProgressBar, Report, chunk_length
 from warpmpc.sim.types import Controller, Rollout
 
@@ -103,6 +105,11 @@ def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments ar
         raise SettingsError(f"method must be one of {METHODS}, got {method!r}.")
     if isinstance(record, str):
         raise ProblemError(f"record must be a sequence of names; pass [{record!r}].")
+    if not isinstance(record, Sequence) or not all(isinstance(name, str) for name in record):
+        raise ProblemError(f"record must be a sequence of names, got {record!r}.")
+    check_argument_flag("shift", shift)
+    if not callable(progress):
+        check_argument_flag("progress", progress)
     varying = params if callable(params) else None
     _check_function("simulate", simulate, key)
     optional = {"params": varying, "disturbance": disturbance, "resets": resets}
@@ -110,13 +117,17 @@ def rollout(  # noqa: PLR0913  (one function, as users expect; most arguments ar
         if function is not None:
             _check_function(name, function, key)
     asked = as_solver(solver, method)
+    _check_arrays(None if varying else params, "params")
+    _check_arrays(plant, "plant")
+    _check_key(key)
     loop = ClosedLoop(asked, simulate, method, shift, varying, disturbance, resets, tuple(record))
     data = (None if varying else params, plant, key)
     state = _begin(loop, data, x0, warm_start, start)
     traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((state, data)))
     report = ProgressBar() if progress is True else progress
     if not report or traced:
-        end, seen = run(loop, steps, state, data, jnp.int32(start))
+        with ANNOUNCER.call():
+            end, seen = run(loop, steps, state, data, jnp.int32(start))
     else:
         end, seen = _in_parts(loop, steps, state, data, start, report)
     x = jnp.concatenate([state.x[:, None], seen.pop("x")], axis=1)
@@ -129,7 +140,8 @@ def _in_parts(
     length = chunk_length(steps)
     parts: list[dict[str, Any]] = []
     for done in range(0, steps, length):
-        state, seen = run(loop, length, state, data, jnp.int32(start + done))
+        with ANNOUNCER.call():
+            state, seen = run(loop, length, state, data, jnp.int32(start + done))
         jax.block_until_ready(state)
         parts.append(seen)
         report(done + length, steps)
@@ -150,8 +162,16 @@ def _begin(loop: ClosedLoop, data: Any, x0: Any, warm_start: Any, start: int) ->
         where: dict[str, Any] = {"device": x.sharding} if is_sharded(x) else {}
         warm = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype, **where), shapes)
         return LoopState(x, warm, jnp.ones(x.shape[0], dtype=bool))
+    if isinstance(warm_start, Solution):
+        raise ProblemError("warm_start is a Solution; pass its `warm_start` instead.")
     if not isinstance(warm_start, MPCWarmStart | FeedbackMemory):
-        warm_start = loop.solver.cold_start(jnp.asarray(warm_start))
+        if isinstance(loop.solver, FeedbackSolver):
+            raise ProblemError(
+                "The warm start of a controller is `Rollout.warm_start` of an earlier rollout, got "
+                f"{type(warm_start).__name__}."
+            )
+        warm_start = loop.solver.cold_start(warm_start)
+    check_alive(warm_start, "warm_start")
     leading = {leaf.shape[:-1] for leaf in jax.tree.leaves(warm_start)}
     if not leading <= {(), x.shape[:1]}:
         raise ProblemError(
@@ -160,6 +180,29 @@ def _begin(loop: ClosedLoop, data: Any, x0: Any, warm_start: Any, start: int) ->
         )
     warm = jax.tree.map(lambda a: jnp.broadcast_to(a, (x.shape[0], a.shape[-1])), warm_start)
     return LoopState(x, warm, jnp.zeros(x.shape[0], dtype=bool))
+
+
+def _check_arrays(given: Any, name: str) -> None:
+    """Refuses what is no tree of arrays and numbers; a dict has names of one type."""
+    check_names(given)
+    for leaf in jax.tree.leaves(given):
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | Number):
+            raise ProblemError(
+                f"{name} must be an array or a tree of arrays, such as a dict; it contains "
+                f"{leaf!r}."
+            )
+
+
+def _check_key(key: Any) -> None:
+    """Refuses what is no random key of JAX, such as a seed."""
+    if key is None:
+        return
+    if not isinstance(key, jax.Array) or not (
+        jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == np.uint32
+    ):
+        raise ProblemError(
+            f"key must be a random key such as jax.random.key(0), got {type(key).__name__}."
+        )
 
 
 def _check_steps(value: Any, name: str, least: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from warpmpc.mpc.types import MPCStatus, MPCWarmStart
 Predicate = Callable[[jax.Array, jax.Array], Any]
 
 
+@runtime_checkable
 class Controller(Protocol):
     """The part of `MPCSolver` that a closed loop calls; all arrays are batch-first."""
 

@@ -2,6 +2,12 @@
 
 Reads: the upper pattern of K, optionally a stage label per node.  Produces: ``perm`` with
 ``perm[new] = old``.  Register a new ordering in `ORDERINGS`.
+
+Two orders keep their digits in float32.  A light variable, one without a weight of its own, has
+only sigma (1e-6) on the diagonal.  If it is eliminated before any row that holds it, entries that
+have to cancel later are divided by sigma, and five of the seven digits of float32 are lost.  After
+such a row its pivot is sigma + rho a^2.  Therefore light variables wait for their rows.  Rows of
+simple bounds do not count, because they may be free.
 """
 
 from __future__ import annotations
@@ -11,10 +17,12 @@ from itertools import pairwise
 
 import casadi as ca
 import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from warpmpc._errors import PatternError, SettingsError
 from warpmpc.symbolic.elimination import elimination_tree, postorder
-from warpmpc.symbolic.pattern import IntArray, SparsePattern
+from warpmpc.symbolic.pattern import IntArray, KKTPattern, SparsePattern
 
 
 def amd(K_pattern: SparsePattern, stages: IntArray | None = None) -> IntArray:
@@ -98,6 +106,59 @@ def _eliminate_stage(
             neighbours[node].remove(node)
         neighbours[pivot] = set()
     return order
+
+
+def safe_stagewise(kkt: KKTPattern, stages: IntArray, light: IntArray) -> IntArray:
+    """Stagewise ordering in which light variables wait for all their rows.
+
+    Args:
+        kkt: Pattern of K.
+        stages: Stage of each node of K.
+        light: Variables without a weight of their own.
+    """
+    rows, holds = holding_rows(kkt)
+    after: dict[int, set[int]] = {}
+    for i, j in zip(*holds.nonzero(), strict=True):
+        after.setdefault(int(j), set()).add(int(rows[i]))
+    waiting = {variable: after[variable] for variable in light.tolist() if variable in after}
+    return stagewise(kkt.K_pattern, stages, waiting)
+
+
+def safe_amd(kkt: KKTPattern, light: IntArray) -> IntArray:
+    """AMD ordering in which every light variable follows directly behind a row that holds it.
+
+    AMD sees each pair of a maximum matching as one node, of which the row is eliminated first.
+
+    Args:
+        kkt: Pattern of K.
+        light: Variables without a weight of their own.
+    """
+    K = kkt.K_pattern
+    rows, holds = holding_rows(kkt)
+    group = np.arange(K.n_cols)
+    if light.size and rows.size:
+        partner = maximum_bipartite_matching(sp.csr_matrix(holds[:, light]), perm_type="row")
+        paired = partner >= 0
+        group[rows[partner[paired]]] = light[paired]
+    _, node = np.unique(group, return_inverse=True)
+    ends = np.sort(np.stack([node[K.row_idx], node[K.col_idx]]), axis=0)
+    rows, cols = np.unique(ends, axis=1)
+    coarse = SparsePattern.from_coo(rows, cols, (node.max() + 1, node.max() + 1))
+    position = np.empty(coarse.n_cols, dtype=np.int64)
+    position[amd(coarse)] = np.arange(coarse.n_cols)
+    is_variable = np.arange(K.n_cols) < kkt.n_vars
+    return np.lexsort((is_variable, position[node])).astype(np.int32)
+
+
+def holding_rows(kkt: KKTPattern) -> tuple[IntArray, sp.csc_matrix]:
+    """Rows (as nodes of K) with more than one entry, and the variables that each of them holds."""
+    K, n = kkt.K_pattern, kkt.n_vars
+    entry = (K.row_idx < n) & (K.col_idx >= n)
+    shape = (kkt.n_cons, n)
+    indices = (K.col_idx[entry] - n, K.row_idx[entry])
+    A = sp.csr_matrix((np.ones(entry.sum()), indices), shape=shape)
+    several = np.flatnonzero(np.diff(A.indptr) > 1)
+    return n + several, sp.csc_matrix(A[several])
 
 
 ORDERINGS: dict[str, Callable[[SparsePattern, IntArray | None], IntArray]] = {

@@ -27,11 +27,11 @@ from itertools import pairwise
 import numpy as np
 
 from warpmpc._errors import PatternError
+from warpmpc.symbolic.derivatives.representative_kkt import RepresentativeSystem
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.elimination import Elimination, StoredElimination, eliminate
-from warpmpc.symbolic.float32_ordering import RepresentativeSystem, safe_stagewise
-from warpmpc.symbolic.kkt import KKTPattern
-from warpmpc.symbolic.pattern import IntArray
+from warpmpc.symbolic.ordering import safe_stagewise
+from warpmpc.symbolic.pattern import IntArray, KKTPattern
 
 LEAST_STAGES = 3
 # Additional fill that handing on rows is worth: in float32, where equalities have a large rho,
@@ -183,7 +183,7 @@ def build_stage_elimination(
         kkt: Pattern of K.
         stages: Stage of each variable, then of each row; rows and cost may couple a stage with
             the next one only.
-        light: Variables without a weight of their own; see `symbolic.float32_ordering`.
+        light: Variables without a weight of their own; see `symbolic.ordering`.
         representative: A system to try orders on, so that fewer light variables wait where
             float32 allows it.
     """

@@ -13,6 +13,7 @@ from warpmpc._errors import ProblemError
 from warpmpc.systems import (
     car,
     cartpole,
+    humanoid,
     linear,
     pendulum,
     quadrotor,
@@ -29,6 +30,7 @@ SYSTEMS: dict[str, Callable[..., System]] = {
     "cartpole": cartpole.make,
     "quadrotor": quadrotor.make,
     "quadrotor_obstacles": quadrotor_obstacles.make,
+    "humanoid": humanoid.make,
 }
 
 __all__ = [

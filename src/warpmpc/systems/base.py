@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import casadi as ca
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 
 from warpmpc._errors import ProblemError
 from warpmpc.mpc.settings import LineSearchSettings, SQPSettings
+from warpmpc.mpc.solver import MPCSolver
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.qp.types import ADMMSettings
 
@@ -27,7 +28,8 @@ REQUIRED_METRICS = ("success", "satisfied", "violation", "input_excess", "final_
 Metrics: TypeAlias = dict[str, np.ndarray]
 # A formula gets a module with sin, cos, ... (casadi or jax.numpy) and lists of scalars.
 Formula: TypeAlias = Callable[..., Sequence[Any]]
-Plant: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
+Plant: TypeAlias = Callable[..., jax.Array]
+References: TypeAlias = Callable[[Any, jax.Array], dict[str, jax.Array]]
 
 
 class Sampler(Protocol):
@@ -47,7 +49,8 @@ class System:
         problem: The optimal control problem, which `MPCSolver` solves.
         sample: ``sample(batch, seed=None)``: initial states ``[batch, n_x]``.
         simulate: ``simulate(x, u)``: states ``[..., n_x]`` one control step later, a JAX function
-            in the dtype of x; the plant clips inputs where the real one would.
+            in the dtype of x; the plant clips inputs where the real one would.  One that takes
+            ``t`` as well gets the number of the step.
         metrics: ``metrics(x, u)`` of closed loops, one value per instance: x
             ``[batch, steps + 1, n_x]``, u ``[batch, steps, n_u]`` as commanded.  All systems have
             "success", "satisfied" (state constraints hold), "violation" (of state constraints),
@@ -56,6 +59,9 @@ class System:
         control_dt: Time between two solves.
         steps: Solves in a closed loop.
         converged_settings: Settings for accurate solutions.
+        references: ``references(t, x)``: parameters of the solve in step t, by name, a JAX
+            function; t is a number, or one per instance.  None: the defaults of the problem.
+        nominal: The point (z, params) at which QPs are scaled; None: each where it is.
     """
 
     name: str
@@ -69,6 +75,24 @@ class System:
     converged_settings: SQPSettings = field(
         default_factory=lambda: SQPSettings(max_iter=MOST_ITERATIONS)
     )
+    references: References | None = None
+    nominal: tuple[np.ndarray, np.ndarray] | None = None
+
+    def solver(self, settings: SQPSettings | None = None, **options: Any) -> MPCSolver:
+        """An `MPCSolver` of the problem.
+
+        Args:
+            settings: None: those of the benchmark.
+            **options: Further arguments of `MPCSolver`.
+        """
+        chosen = self.settings if settings is None else settings
+        is_scaled = chosen.qp is not None and chosen.qp.scaling > 0
+        point = self.nominal if is_scaled else None
+        return MPCSolver(self.problem, chosen, nominal=point, **options)
+
+    def params_at(self, t: Any, x: jax.Array) -> dict[str, jax.Array] | None:
+        """What a solve in step t gets as parameters; t is a number, or one per instance."""
+        return None if self.references is None else self.references(t, x)
 
     def judged(self, x: np.ndarray, u: np.ndarray) -> Metrics:
         """The metrics of closed loops; refuses those that lack one of `REQUIRED_METRICS`."""
@@ -97,6 +121,8 @@ class System:
         """Names of the states in their order; those without a name are numbered."""
         rows = self.problem.x_rows
         if rows is None:
+            return [f"x[{i}]" for i in range(self.n_x)]
+        if rows.shape[1] != self.n_x:  # the state holds more than variables of a node
             return [f"x[{i}]" for i in range(self.n_x)]
         own = {found[0, 0]: name for name, found in self.problem.names.items()
                if found.shape[1] == 1}  # fmt: skip
@@ -139,7 +165,7 @@ def benchmark_settings(
     *,
     step_min: float = 0.1,
     rho_equality: float = 1.0,
-    line_search: Literal["filter", "full"] = "filter",
+    line_search: str = "filter",
 ) -> SQPSettings:
     """Fixed numbers of iterations without any test in between, as published.
 
@@ -148,7 +174,7 @@ def benchmark_settings(
         admm_iter: ADMM iterations per QP.
         step_min: Smallest step length of the line search.
         rho_equality: Factor on rho for equality rows; 1: all rows have the same rho.
-        line_search: Kind of the line search.
+        line_search: Name in `LINE_SEARCHES`.
     """
     # Defaults are written out: a better one must not change what is compared with others.
     return SQPSettings(

@@ -1,4 +1,4 @@
-"""Numbers of the factorisation benchmark: one nominal KKT matrix and random batches around it.
+"""Data of the factorisation benchmark: one nominal KKT matrix and random batches around it.
 
 Produces: the matrix K = [[P + sigma I, A'], [A, -1/rho]] on the pattern of
 `systems.patterns.ldl_benchmark`, and batches in which every entry of every matrix is different.
@@ -64,7 +64,7 @@ def sample(
     """Random matrices and right-hand sides, on the host.
 
     Off-diagonal entries are the nominal ones times 1 + 0.25 N(0, 1), diagonal ones times
-    U(0.75, 1.25).  Numbers are drawn in float32, so both dtypes get the same batch up to rounding.
+    U(0.75, 1.25).  Values are drawn in float32, so both dtypes get the same batch up to rounding.
 
     Args:
         batch: Number of instances.

@@ -1,4 +1,4 @@
-"""Numbers of the linear MPC: the quadcopter of the OSQP documentation as a batch of QPs.
+"""Data of the linear MPC: the quadcopter of the OSQP documentation as a batch of QPs.
 
 Produces: P, A and q on the pattern of `systems.patterns.linear`, bounds for given initial states,
 stage labels, and the random initial states and cotangents of the benchmarks.

@@ -136,7 +136,7 @@ def simulate(x: jax.Array, u: jax.Array) -> jax.Array:
 
 
 def motor_excess(u: np.ndarray) -> np.ndarray:
-    """By how much each motor would exceed its limits, negative if it does not."""
+    """Excess of each motor over its limits, negative if it has none."""
     split = [u[..., i] for i in range(len(INPUTS))]
     thrust = np.stack(motors(np, split, tuple(PHYSICS.values())), axis=-1)
     return np.maximum(thrust - MOTOR_LIMIT, -thrust)

@@ -11,16 +11,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from warpmpc._errors import ProblemError
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp.ocp import OCP
-from warpmpc.systems.base import MOST_ITERATIONS, Metrics, Plant, Sampler, System
+from warpmpc.systems.base import MOST_ITERATIONS, Metrics, Plant, References, Sampler, System
 
 
 @dataclass(frozen=True)
 class Description:
-    """What the commands need to know about a system before it is built.
+    """Description of a system for the commands, before it is built.
 
     Attributes:
         title: What many instances do, for help texts and headlines ("cars drive around an obstacle
@@ -31,6 +33,9 @@ class Description:
             scene, or its place as "module:name", which is imported when a demo is drawn.  None: the
             states and inputs over time.
         demo_batch: Instances of the demo.
+        demo: Options that the demo makes the system with.
+        is_large: Whether the problem is so large that its kernels take minutes to compile; tests
+            that run over all systems leave it to tests of its own.
     """
 
     title: str
@@ -38,6 +43,8 @@ class Description:
     alias: str | None = None
     scene: str | Callable[..., Any] | None = None
     demo_batch: int = 256
+    demo: Mapping[str, Any] = field(default_factory=dict)
+    is_large: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +53,7 @@ class Recipe:
 
     Attributes:
         name: Key in `warpmpc.systems.SYSTEMS`.
-        description: Texts and sizes for the commands.
+        description: Description and sizes for the commands.
         build: ``build(horizon, **options)``: the `OCP` or `MPCProblem`.
         sample: Draws initial states; see `System`.
         simulate: The plant; see `System`.
@@ -57,6 +64,8 @@ class Recipe:
         control_dt: Time between two solves.
         steps: Solves in a closed loop.
         converged_settings: Settings for accurate solutions.
+        references: Parameters over time; see `System`.
+        nominal: ``nominal(problem)``: the point at which QPs are scaled; see `System`.
     """
 
     name: str
@@ -72,6 +81,8 @@ class Recipe:
     converged_settings: SQPSettings = field(
         default_factory=lambda: SQPSettings(max_iter=MOST_ITERATIONS)
     )
+    references: References | None = None
+    nominal: Callable[[MPCProblem], tuple[np.ndarray, np.ndarray]] | None = None
 
     def __call__(self, horizon: int | None = None, **options: Any) -> System:
         """Builds the system.
@@ -84,9 +95,10 @@ class Recipe:
         check_options(self.name, self, options)
         sizes = {name: options.pop(name, size) for name, size in self.sizes.items()}
         built = self.build(sizes.pop("horizon"), **options)
+        problem = built.problem() if isinstance(built, OCP) else built
         return System(
             name=self.name,
-            problem=built.problem() if isinstance(built, OCP) else built,
+            problem=problem,
             sample=self.sample,
             simulate=self.simulate,
             metrics=self.metrics,
@@ -94,6 +106,8 @@ class Recipe:
             control_dt=self.control_dt,
             steps=self.steps,
             converged_settings=self.converged_settings,
+            references=self.references,
+            nominal=None if self.nominal is None else self.nominal(problem),
         )
 
     @property

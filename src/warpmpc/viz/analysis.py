@@ -54,7 +54,7 @@ class Levels:
 
 @dataclass(frozen=True, eq=False)
 class PatternAnalysis:
-    """What the symbolic layer knows about one KKT pattern.
+    """Results of the symbolic layer for one KKT pattern.
 
     Attributes:
         structure: The analysed system.

@@ -126,7 +126,7 @@ def plot(
 
 
 def panels_of(batch: HostBatch) -> list[Panel]:
-    """States, then inputs; of problems that do not tell them, everything that has a name."""
+    """States, then inputs; of problems without such names, all named variables."""
     layout, problem = batch.solution.layout, batch.problem
     tables = {"x": layout.x_rows, "u": layout.u_rows}
     known = {name: rows for name, rows in tables.items() if rows is not None} or layout.names

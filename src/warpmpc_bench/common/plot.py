@@ -30,7 +30,7 @@ def plot_rows(
     Args:
         source: File written by `warpmpc bench`.
         target: PNG file to write.
-        benchmark: Whose rows to draw.
+        benchmark: Benchmark whose rows to draw.
         figure_of: The figure of rows of one device.
     """
     style.require_matplotlib()
@@ -159,5 +159,5 @@ def legend_beside(axes: Axes, *extra: Any) -> None:
 
 
 def short_size(size: int) -> str:
-    """A batch size as a tick says it."""
+    """A batch size as the label of a tick."""
     return f"{size // 1000}k" if size >= 10_000 and size % 1000 == 0 else str(size)

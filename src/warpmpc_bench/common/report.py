@@ -34,18 +34,36 @@ def facts(title: str, rows: Mapping[str, str]) -> str:
     return "\n".join([title, *(f"  {name:<13}{text}" for name, text in rows.items())])
 
 
-def status_note(names: Iterable[str], *, fixed: bool) -> str:
-    """What MAX_ITER means, as the end of a list of statuses; empty if there is none.
+# What a status means, for people who see it for the first time.
+MEANINGS = {
+    "QP_INFEASIBLE": "the last QP has no solution",
+    "LINE_SEARCH_FAILED": "no step length was acceptable",
+    "NON_FINITE": "data or iterates are not finite",
+    "PRIMAL_INFEASIBLE": "no point satisfies the rows",
+    "DUAL_INFEASIBLE": "the cost falls without end",
+    "INVALID_BOUNDS": "a lower bound is above its upper one",
+    "ZERO_PIVOT": "a pivot of the factorisation is zero",
+}
+
+
+def status_note(names: Iterable[str], *, fixed: bool = False) -> str:
+    """What the statuses mean that do not speak for themselves, as the end of a list of them.
 
     Args:
         names: Statuses that occur.
         fixed: Whether the settings fix the number of iterations.
     """
-    if "MAX_ITER" not in names:
-        return ""
-    if fixed:
-        return "; MAX_ITER: all iterations were done, as the settings fix their number"
-    return "; MAX_ITER: not converged within the allowed iterations"
+    not_converged = "not converged within the allowed iterations"
+    all_done = "all iterations were done, as the settings fix their number"
+    meanings = {**MEANINGS, "MAX_ITER": all_done if fixed else not_converged}
+    return "".join(f"; {name}: {meanings[name]}" for name in names if name in meanings)
+
+
+def demo_result(*, correct: bool) -> str:
+    """What came out of a demo, in plain words."""
+    if correct:
+        return "as it should be: all checks of this demo hold"
+    return "WRONG RESULT: a check of this demo fails, please report it"
 
 
 def rate(per_s: float) -> str:

@@ -15,7 +15,6 @@ from warpmpc import systems
 from warpmpc._errors import SettingsError
 from warpmpc.mpc.diagnosis.diagnose import diagnose
 from warpmpc.mpc.diagnosis.report import Diagnosis
-from warpmpc.mpc.solver import MPCSolver
 from warpmpc.mpc.types import Solution
 from warpmpc.systems.base import System
 from warpmpc_bench.common.timing import build, measure
@@ -124,9 +123,7 @@ def solve_once(options: SolveOptions, watcher: Watcher) -> SolvedBatch:
     settings = system.settings if options.mode == "fixed" else system.converged_settings
     with jax.default_device(device):
         settings = replace(settings, record=options.record)
-        solver = MPCSolver(
-            system.problem, settings, dtype=options.dtype, engine=options.engine, device=device
-        )
+        solver = system.solver(settings, dtype=options.dtype, engine=options.engine, device=device)
         watcher.phase("compiling and solving")
         program, solution = build(solver.solve, jax.device_put(x0, device))
         # A batch that takes long was timed well enough by its first call.

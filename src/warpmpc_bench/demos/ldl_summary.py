@@ -13,7 +13,7 @@ def format_demo(result: DemoResult) -> str:
     """The result as text."""
     import numpy as np
 
-    from warpmpc_bench.common.report import facts
+    from warpmpc_bench.common.report import demo_result, facts
 
     solver, residuals = result.solver, result.residuals
     fill = solver.nnz_L - (solver.nnz - solver.n)
@@ -28,7 +28,7 @@ def format_demo(result: DemoResult) -> str:
         "factorise": _rate_text(result, "factor"),
         "solve": _rate_text(result, "solve"),
         "QDLDL": _qdldl_text(result),
-        "verdict": "as it should be" if result.correct else "WRONG RESULT",
+        "result": demo_result(correct=result.correct),
     }
     title = f"{result.batch} KKT systems with one pattern, float32, on {result.device}"
     return facts(title, rows)
@@ -36,11 +36,12 @@ def format_demo(result: DemoResult) -> str:
 
 def _status_text(result: DemoResult) -> str:
     from warpmpc._conventions import FactorStatus
+    from warpmpc_bench.common.report import status_note
 
     counts = Counter(FactorStatus(code).name for code in result.status.tolist())
     listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     planted = ", ".join(f"{what} in {where}" for what, where in result.broken.items())
-    return f"{listed} (planted: {planted})"
+    return f"{listed} (planted: {planted}){status_note(sorted(counts))}"
 
 
 def _rate_text(result: DemoResult, name: str) -> str:

@@ -98,7 +98,7 @@ class LoopDemo:
 
     @property
     def iterations_per_s(self) -> float:
-        """SQP iterations per second, likewise."""
+        """SQP iterations per second of the whole batch."""
         return self.iterations / self.run_s
 
     @property
@@ -136,8 +136,8 @@ def run_demo(options: LoopOptions, watcher: Watcher) -> LoopDemo:
     with jax.default_device(device):
         begin = time.perf_counter()
         watcher.phase("differentiating and analysing the problem")
-        system = systems.make(options.name)
-        solver = MPCSolver(system.problem, system.settings, dtype=DTYPE, device=device)
+        system = systems.make(options.name, **systems.describe(options.name).demo)
+        solver = system.solver(dtype=DTYPE, device=device)
         x0 = jax.device_put(system.sample(options.batch, options.seed).astype(DTYPE), device)
         steps = options.steps or system.steps
         watcher.phase("compiling kernels")
@@ -165,7 +165,7 @@ def run_demo(options: LoopOptions, watcher: Watcher) -> LoopDemo:
 
 
 def device_name(device: Any) -> str:
-    """Name of a device in a summary; JAX does not know the model of a CPU."""
+    """Name of a device in a summary; JAX does not report the model of a CPU."""
     if device.platform != "cpu":
         return device.device_kind
     cores = len(os.sched_getaffinity(0))
@@ -177,5 +177,13 @@ def _loop(
 ) -> Rollout:
     # Warm starts stay where they are, as in the benchmarks: grids may be uneven.
     progress = report or False
-    loop = rollout(solver, system.simulate, x0, steps, shift=False, progress=progress)
+    loop = rollout(
+        solver,
+        system.simulate,
+        x0,
+        steps,
+        params=system.references,
+        shift=False,
+        progress=progress,
+    )
     return jax.block_until_ready(loop)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def format_demo(loop: LoopDemo) -> str:
     """The result as text."""
-    from warpmpc_bench.common.report import facts, rate, status_note
+    from warpmpc_bench.common.report import demo_result, facts, rate, status_note
 
     problem, settings, metrics = loop.system.problem, loop.system.settings, loop.metrics
     statuses = ", ".join(f"{_share(share)} {name}" for name, share in loop.statuses.items())
@@ -28,7 +28,7 @@ def format_demo(loop: LoopDemo) -> str:
         f"violation {metrics['violation'].max():.2g}, worst input excess "
         f"{metrics['input_excess'].max():.2g}",
         "solves": f"{statuses}{status_note(loop.statuses, fixed=settings.mode == 'fixed')}",
-        "verdict": "as it should be" if loop.correct else "WRONG RESULT",
+        "result": demo_result(correct=loop.correct),
     }
     title = f"{loop.options.batch} x {loop.options.name} in closed loop on {loop.device}"
     return facts(title, rows)

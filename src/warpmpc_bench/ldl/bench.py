@@ -57,7 +57,7 @@ class LDLRunner(Runner):
         return {"name": "ldl_benchmark", "dimension": K.shape[0], "nnz_K": K.nnz}
 
     def label(self, step: Step) -> str:
-        """From the table of variants."""
+        """Builds the variants of the table."""
         return VARIANTS[step.solver].label
 
     def draw(self, step: Step, *, on_host: bool) -> Case:

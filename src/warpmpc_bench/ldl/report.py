@@ -1,4 +1,4 @@
-"""The rows of the factorisation benchmark as text: a table line by line, and a summary.
+"""Tables of the factorisation benchmark: one line per row, and a summary.
 
 Reads: rows of `warpmpc_bench.ldl.bench`.  Produces: strings; the command line prints them.
 """

@@ -60,7 +60,7 @@ class MPCAccuracy:
     repeatable: bool | None = None
 
     def compared(self, judged: Any, timed: Any) -> MPCAccuracy:
-        """The same with a comparison of the controls of two runs."""
+        """The accuracy with a comparison of the controls of two runs."""
         same = np.array_equal(judged, timed, equal_nan=True)
         failed = self.failed if same else [*self.failed, "repeatable"]
         return replace(self, repeatable=same, correct=self.correct and same, failed=failed)
@@ -119,7 +119,7 @@ class Reference:
     """The same system and settings in float64.
 
     Attributes:
-        system: One of its own: JAX does not like one object in both of its modes.
+        system: A system of its own: JAX rejects one object in both of its modes.
         solver: Solver of the closed loops.
     """
 
@@ -127,24 +127,25 @@ class Reference:
         """Builds both solvers; single solves use the sparse engine."""
         with jax.enable_x64(True):
             self.system = setup.make()
-            problem, settings = self.system.problem, self.system.settings
-            self.solver = MPCSolver(problem, settings, dtype="float64")
-            self._other = MPCSolver(problem, settings, dtype="float64", engine="sparse")
+            self.solver = self.system.solver(dtype="float64")
+            self._other = self.system.solver(dtype="float64", engine="sparse")
 
     def controls(self, loop: MeasuredLoop, size: int) -> np.ndarray:
         """First inputs from the starts of a loop, ``[instances, steps, n_u]``.
 
         Args:
-            loop: With starts.
+            loop: Closed loop with starts.
             size: Instances of the solve: one compiled program for smaller samples, too.
         """
         starts = jax.tree.map(lambda a: np.asarray(a, dtype=np.float64), loop.starts)
         leading = starts[0].shape[:2]
+        t = np.broadcast_to(checked_steps(loop.rollout.u.shape[1]), leading).ravel()
         flat = jax.tree.map(lambda a: a.reshape(-1, a.shape[-1]), starts)
         padded = jax.tree.map(lambda a: np.resize(a, (max(size, len(a)), a.shape[-1])), flat)
         with jax.enable_x64(True):
             x, warm_start = jax.tree.map(jnp.asarray, padded)
-            u = np.asarray(self._other.solve(x, None, warm_start).u)
+            params = self.system.params_at(jnp.asarray(np.resize(t, len(x))), x)
+            u = np.asarray(self._other.solve(x, params, warm_start).u)
         return u[: leading[0] * leading[1], 0].reshape(*leading, -1)
 
 
@@ -157,20 +158,28 @@ def reference(setup: MPCSetup) -> Reference:
 def sample_loop(system: System, solver: MPCSolver, size: int) -> dict[str, Any]:
     """Figures of `size` closed loops of full length."""
     x0 = jnp.asarray(system.sample(size), dtype=solver.dtype)
-    loop = rollout(solver, system.simulate, x0, system.steps, shift=False, record=RESIDUALS)
+    loop = rollout(
+        solver,
+        system.simulate,
+        x0,
+        system.steps,
+        params=system.references,
+        shift=False,
+        record=RESIDUALS,
+    )
     return figures(system, loop)
 
 
 @cache
 def _sample_here(name: str, setup: MPCSetup, dtype: str, size: int) -> Any:
-    """The same with a variant; once for all batch sizes."""
+    """The accuracy of a variant; computed once for all batch sizes."""
     built = build_solver(name, setup, dtype)
     return sample_loop(built.system, built.solver, size)
 
 
 @cache
 def _sample_exact(setup: MPCSetup, size: int) -> Any:
-    """The same in float64."""
+    """The reference in float64."""
     oracle = reference(setup)
     with jax.enable_x64(True):
         return sample_loop(oracle.system, oracle.solver, size)

@@ -107,7 +107,7 @@ class MPCRunner(Runner):
 
     def system(self, step: Step) -> Row:
         """Dimensions of the problem and of its QPs; entries of L in the order of `DEFAULT`."""
-        # Baselines on the host have float64, which JAX may not know in this run.
+        # Baselines on the host have float64, which JAX may not have enabled in this run.
         dtype = self._settings.dtypes[0] if step.solver in BASELINES else step.dtype
         built = build_solver(DEFAULT, self._settings.setup, dtype)
         problem, qp = built.system.problem, built.solver.qp
@@ -125,7 +125,7 @@ class MPCRunner(Runner):
         }
 
     def label(self, step: Step) -> str:
-        """From the table of variants."""
+        """Builds the variants of the table."""
         return VARIANTS[step.solver].label
 
     def draw(self, step: Step, *, on_host: bool) -> MPCCase:

@@ -50,7 +50,7 @@ def counted_bytes(solver: MPCSolver) -> dict[str, int]:
 
 
 def onchip_bytes(solver: MPCSolver) -> dict[str, int]:
-    """The same where a solve is one launch: trajectories and QP states are read and written once.
+    """Bytes where a solve is one launch: trajectories and QP states are read and written once.
 
     Returns:
         Bytes of one SQP iteration, as "onchip" and "total".
@@ -62,7 +62,7 @@ def onchip_bytes(solver: MPCSolver) -> dict[str, int]:
 
 
 def n_bounds(solver: MPCSolver) -> int:
-    """Numbers that the bounds of all rows are made of."""
+    """Values that determine the bounds of all rows."""
     one = (RowKind.EQUALITY, RowKind.LOWER, RowKind.UPPER)
     kinds = row_kinds(solver.problem, EQUALITY_TOLERANCE)
     return sum(1 if kind in one else 2 for kind in kinds)

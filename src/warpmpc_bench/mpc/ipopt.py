@@ -82,7 +82,7 @@ class WholeProgram:
 
 
 def problem_soft_rows(problem: MPCProblem) -> np.ndarray:
-    """Numbers of the soft rows of a problem, stage by stage."""
+    """Penalties of the soft rows of a problem, stage by stage."""
     sizes = [stage.g.numel() for stage in problem.stages]
     offsets = np.cumsum([0, *sizes])
     parts = [offset + stage.soft_rows for offset, stage in zip(offsets, problem.stages)]  # noqa: B905

@@ -27,11 +27,12 @@ class HostLoop:
             x0: Initial states ``[batch, n_x]``.
         """
         self._solver, self._x0 = built.solver, x0
-        self._start = built.solver.solve(x0).warm_start
+        self._params = built.system.params_at(0, x0)
+        self._start = built.solver.solve(x0, self._params).warm_start
 
     def __call__(self) -> None:
         """One solve."""
-        solution = self._solver.solve(self._x0, None, self._start, donate=True)
+        solution = self._solver.solve(self._x0, self._params, self._start, donate=True)
         # The next call of a real loop needs the result of this one.
         self._start = jax.block_until_ready(solution).warm_start
 

@@ -64,14 +64,16 @@ def closed_loop(built: Built, steps: int, where: np.ndarray, x0: jax.Array) -> M
     """
     parts = n_parts(steps)
 
-    def part(state: tuple[jax.Array, MPCWarmStart], _: None) -> tuple[Any, Any]:
-        loop = _steps(built, steps // parts, *state)
+    def part(state: tuple[jax.Array, MPCWarmStart], number: Any) -> tuple[Any, Any]:
+        first = 0 if number is None else number * (steps // parts)
+        loop = _steps(built, steps // parts, first, *state)
         end = (loop.x[:, -1], loop.warm_start)
         kept = jax.tree.map(lambda a: a[where], end)
         # Warm starts of all parts would be more than all else together.
         return end, (replace(loop, x=loop.x[:, 1:], warm_start=None), kept)  # pyright: ignore[reportArgumentType]
 
-    (_, warm_start), (loops, ends) = jax.lax.scan(part, _begin(built, x0), None, length=parts)
+    numbers = _numbers(built, parts)
+    (_, warm_start), (loops, ends) = jax.lax.scan(part, _begin(built, x0), numbers, length=parts)
     joined = jax.tree.map(_joined, loops)
     x = jnp.concatenate([x0[:, None], joined.x], axis=1)
     # A part starts where the one before has ended.  Reading that start itself, and not a second one
@@ -96,35 +98,49 @@ def _joined(array: jax.Array) -> jax.Array:
 
 def halfway(built: Built, steps: int, x0: jax.Array) -> Any:
     """State and warm start after the first half of a closed loop."""
-    return continued(built, steps // 2, *_begin(built, x0))
+    return continued(built, steps // 2, 0, *_begin(built, x0))
 
 
-def continued(built: Built, steps: int, x: jax.Array, warm_start: MPCWarmStart) -> Any:
-    """More steps of a closed loop; returns its end."""
-    loop = _steps(built, steps, x, warm_start)
+def continued(built: Built, steps: int, first: int, x: jax.Array, warm_start: MPCWarmStart) -> Any:
+    """More steps of a closed loop, from the step `first` on; returns its end."""
+    loop = _steps(built, steps, first, x, warm_start)
     return loop.x[:, -1], loop.warm_start
 
 
-def _steps(built: Built, steps: int, x: jax.Array, warm_start: MPCWarmStart) -> Rollout:
+def _numbers(built: Built, count: int) -> jax.Array | None:
+    """Numbers of steps or parts, where the parameters of a solve depend on them."""
+    return None if built.system.references is None else jnp.arange(count)
+
+
+def _steps(built: Built, steps: int, first: Any, x: jax.Array, warm_start: MPCWarmStart) -> Rollout:
     """Solve, apply, simulate: the steps of `rollout` without its search for instances without past.
 
     That search makes new arrays of all warm starts and a dozen small kernels in every step, which
     a batch of one would notice.  An instance that is not finite stays so, and fails the row.  The
     published loops do not move warm starts along the horizon.
+
+    Args:
+        built: The solver.
+        steps: Solves.
+        first: Number of the first step.
+        x: States.
+        warm_start: Where the first solve begins.
     """
-    solver, simulate = built.solver, built.system.simulate
+    solver, system = built.solver, built.system
     rows = solver.problem.u_rows
     assert rows is not None  # all systems have inputs
 
-    def step(state: tuple[jax.Array, MPCWarmStart], _: None) -> tuple[Any, jax.Array]:
-        solution = solver.solve(state[0], None, state[1])
+    def step(state: tuple[jax.Array, MPCWarmStart], number: Any) -> tuple[Any, jax.Array]:
+        params = None if number is None else system.params_at(first + number, state[0])
+        solution = solver.solve(state[0], params, state[1])
         u = solution.z[:, rows[0]]
-        after = simulate(state[0], u)
+        after = system.simulate(state[0], u)
         numbers = [getattr(solution, name)[:, None].astype(u.dtype) for name in KEPT]
         # Kept as one array: each one of them would be another kernel in every step.
         return (after, solution.warm_start), jnp.concatenate([after, u, *numbers], axis=1)
 
-    (_, end), kept = jax.lax.scan(step, (x, warm_start), None, length=steps)
+    numbers = _numbers(built, steps)
+    (_, end), kept = jax.lax.scan(step, (x, warm_start), numbers, length=steps)
     return _unpacked(kept, x, rows.shape[1], end)
 
 

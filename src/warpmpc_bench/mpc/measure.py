@@ -61,7 +61,7 @@ class MPCCase:
             on_host: Whether the states stay on the host, in float64.
         """
         self.setup, self.batch, self.dtype = setup, batch, dtype
-        # A system of its own: JAX does not like one object in both of its modes.
+        # A system of its own: JAX rejects one object in both of its modes.
         self.system = setup.make() if on_host else build_solver(DEFAULT, setup, dtype).system
         drawn = self.system.sample(batch)
         self.x0: Any = drawn if on_host else jnp.asarray(drawn, dtype=dtype)
@@ -185,7 +185,9 @@ def _phases(built: Built, whole: CompiledProgram, case: MPCCase, loop: MeasuredL
         half_s = half.first_call_s - half.compile_s
         steps = profiled_steps(case.steps, half_s / (case.steps // 2))
         # Copies of what the caller keeps would be among the few steps that are profiled.
-        program, state = build(partial(continued, built, steps), *state, donated=True)
+        program, state = build(
+            partial(continued, built, steps, case.steps // 2), *state, donated=True
+        )
         cycles = _cycles(built, state)
         row = measure_phases(program, state, steps * iterations)
     return row if cycles is None or row["reason"] is not None else split_launch(row, cycles)
@@ -197,7 +199,7 @@ def _cycles(built: Built, state: tuple[Any, ...]) -> dict[str, float] | None:
 
 
 def _memory(program: CompiledProgram, built: Built, case: MPCCase) -> dict[str, int | None] | None:
-    """By XLA's account; the data themselves are parameters, trajectories, QP states and factors.
+    """Memory as XLA reports it; the data are parameters, trajectories, QP states and factors.
 
     "run_peak_bytes" is the allocator's word on the first run, with all that lives beside it.
     """

@@ -149,7 +149,7 @@ def split_launch(row: Row, cycles: dict[str, float]) -> Row:
     """Phases where a whole solve is one launch: by the cycles that were counted inside it.
 
     Args:
-        row: Result of `measure_phases`, which knows the launch as a part of the rest.
+        row: Result of `measure_phases`, which counts the launch as a part of the rest.
         cycles: Cycles by phase inside the launch; all zero where nothing could be counted.
     """
     launch, total = row["kernels"].get(ONCHIP, [0, 0.0])[1], sum(cycles.values())
@@ -212,7 +212,7 @@ def _device_events(profile: Any) -> list[Event]:
 
 
 def _host_events(profile: Any, program_text: str) -> list[Event]:
-    """Our kernels: the trace knows instructions of the program, the program their kernels."""
+    """Our kernels: the trace has instructions of the program, the program their kernels."""
     kernels = dict(_CUSTOM_CALL.findall(program_text))
     return [
         Event(kernels[event.name], event.start_ns, event.duration_ns)

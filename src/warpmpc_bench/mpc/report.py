@@ -1,4 +1,4 @@
-"""The rows of the MPC benchmark as text: a table line by line, and a summary.
+"""Tables of the MPC benchmark: one line per row, and a summary.
 
 Reads: rows of `warpmpc_bench.mpc.bench`.  Produces: strings; the command line prints them.
 """

@@ -60,7 +60,7 @@ class MPCSetup:
 
     @property
     def sizes(self) -> str:
-        """Horizon and iterations as far as the system knows them, for help texts."""
+        """Horizon and iterations of the system where they are fixed, for help texts."""
         made = {**systems.default_sizes(self.system), **self.options}
         found = [f"N = {made['horizon']}"] if "horizon" in made else []
         if "admm_iter" in made:

@@ -84,7 +84,7 @@ def build_solver(name: str, setup: MPCSetup, dtype: str) -> Built:
     system = setup.make()
     variant = VARIANTS[name]
     settings = replace(system.settings, **variant.settings)
-    solver = MPCSolver(system.problem, settings, dtype=dtype, **variant.options)
+    solver = system.solver(settings, dtype=dtype, **variant.options)
     return Built(system, solver, time.perf_counter() - begin)
 
 

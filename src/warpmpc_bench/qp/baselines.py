@@ -39,8 +39,8 @@ OSQP_FIXED = {
 }
 OSQP_TOLERANCE = {"eps_abs": 1e-3, "eps_rel": 1e-3, "max_iter": 4000, "check_termination": 25,
                   "polishing": False}  # fmt: skip
-# Of the relative objective and of the bounds.  A residual below 1e-3, where these solvers stop,
-# still leaves up to 2 % of the objective (seen with jaxopt at a short horizon).
+# Tolerances of the objective, relative, and of the bounds.  Residuals below 1e-3, where these
+# solvers stop, still leaves up to 2 % of the objective (seen with jaxopt at a short horizon).
 TOLERANCE_LIMIT = 5e-2
 QPAX_SHIFT = 1e-4
 

@@ -115,7 +115,7 @@ class QPRunner(Runner):
         }
 
     def label(self, step: Step) -> str:
-        """From the table of variants."""
+        """Builds the variants of the table."""
         return VARIANTS[step.solver].label
 
     def same_batch(self, step: Step) -> Any:

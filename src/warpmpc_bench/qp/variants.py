@@ -21,7 +21,7 @@ from warpmpc.systems import linear_mpc, patterns
 from warpmpc_bench.common.timing import Measured, build, measure
 from warpmpc_bench.qp.case import SETTINGS, QPCase
 
-STAGED = "staged"  # the engine that wants stage labels
+STAGED = "staged"  # the engine that needs stage labels
 NO_LIMIT = 10**9
 
 

@@ -119,7 +119,7 @@ class TranslateRunner(Runner):
         return {"name": "synthetic", "length": self._length, "instructions": instructions}
 
     def label(self, step: Step) -> str:
-        """From the table of variants."""
+        """Builds the variants of the table."""
         return VARIANTS[step.solver]
 
     def same_batch(self, step: Step) -> Any:

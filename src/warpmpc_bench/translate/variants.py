@@ -1,6 +1,6 @@
 """The emitters of CasADi functions: how long from the function to results, phase by phase.
 
-Export ends with code: the text of a Warp module, or a program that JAX has traced and lowered.
+Export ends with code: the source of a Warp module, or a program that JAX has traced and lowered.
 Compilation ends when it can be called.  No code comes from a cache, but Warp has compiled its
 headers, which takes a second or two once per process.
 """
@@ -17,6 +17,7 @@ import numpy as np
 
 from warpmpc.codegen.emit_jax import jax_function
 from warpmpc.codegen.from_casadi import translate
+from warpmpc.engines.runtime.ffi import form
 from warpmpc.engines.runtime.loading import empty_caches
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
 from warpmpc.engines.runtime.tiles import from_tiles, to_tiles
@@ -52,7 +53,7 @@ def _native(length: int, dtype: str) -> tuple[StageKernels, float, float]:
         start = time.perf_counter()
         case = StageCase(translate(function), np.array([0]), (rows, rows), (rows,))
         kernels = StageKernels(f"translate_{length}", [case], ["x", "u"], {"s": SIZE}, dtype)
-        _ = kernels.kernel
+        form(kernels.source)
         exported = time.perf_counter()
         kernels.build()
     return kernels, exported - start, time.perf_counter() - exported

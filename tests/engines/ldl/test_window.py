@@ -55,7 +55,7 @@ def check_layout(sweep: Sweep, n: int, segments: int) -> None:
     assert np.all(np.isin(steps, [1, 2, 4]) | (steps % CHUNK == 0))
     batch = np.minimum(steps, CHUNK)
     assert np.all(first % batch == 0), "a batch of steps straddles two chunks"
-    # Segments follow each other, with no more of a gap than alignment asks for.
+    # Segments follow each other, with gaps no larger than the alignment needs.
     gap = first[1:] - (first + n_items * steps)[:-1]
     assert first[0] == 0
     assert np.all((gap >= 0) & (gap < batch[1:]))

@@ -24,7 +24,7 @@ LANE = np.arange(LANES)
 
 
 class Lanes:
-    """Carries out native text: every number is one of each lane."""
+    """Executes native source with one value per lane."""
 
     def __init__(self, memory: LaneMemory, numbers: np.ndarray):
         self._sections, self.numbers = memory.sections, numbers.copy().reshape(-1, LANES)
@@ -62,7 +62,7 @@ class Lanes:
 
 
 def products(memory: LaneMemory) -> list[str]:
-    """Text that takes down the products with x, and that of variables with y."""
+    """Source that records the products with x, and that of variables with y."""
     text = LaneResiduals(memory, "float64")
 
     def use(node):
@@ -106,7 +106,7 @@ def test_products(name):
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_all_of_K_is_saved_once(name):
-    """What is no constant, over both calls; products read all of it and nothing else."""
+    """Entries without a constant value, over both calls; products read all of them and no more."""
     m = filled(name).m
     varying = {(a, b) for _, a, b in m.layout.couplings} - set(m.literals)
     found = [re.fullmatch(r"SAVE\((\d+), k, (.*)\)", line).groups() for line in saved(m)]

@@ -1,4 +1,4 @@
-"""Generated text of a lane: what numbers cannot show."""
+"""Generated source of a lane: properties that results do not show."""
 
 import re
 
@@ -106,7 +106,7 @@ def test_constants_are_numbers_of_the_text():
 
 
 def test_long_loops_are_folded(memory):
-    """What is long is written once and runs twice; a short text has no loop around its solves."""
+    """Long source is written once and runs twice; short source has no loop around its solves."""
     text = LaneSource(memory, "float64")
     lines = text.iteration()
     assert text.folds == any("half < 2" in line for line in lines)

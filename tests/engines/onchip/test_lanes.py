@@ -231,7 +231,7 @@ class TestSeparators:
         assert layout.separators == [Node(0, False, i) for i in range(3)]
 
     def test_of_stages_with_different_sizes(self):
-        """Nobody is coupled to variables behind the first two of the stage that follows."""
+        """No stage is coupled to variables after the first two of the following stage."""
         layout, _ = found("uneven")
         assert layout.separators == [Node(0, False, i) for i in range(2)]
         assert layout.z_sizes == [4, 4]

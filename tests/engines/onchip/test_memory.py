@@ -89,10 +89,10 @@ class TestMemory:
             assert table[f.m.place[node], lane] == index
 
     def test_a_copy_has_room_and_no_place_twice(self, name):
-        """Where lanes find the caller's numbers: as whole lines are written to Q and W."""
+        """Places of the caller's values for each lane, as whole lines are written to Q and W."""
         f = filled(name)
         m, index = f.m, f.m.node_index
-        # One place for each number of the copy; what lanes lack is behind the arrays.
+        # One place for each value of the copy; nodes that lanes lack are after the arrays.
         assert sorted(m.in_copy.ravel()) == list(range(LANES * m.sections["Q"].count))
         copy = np.full(LANES * m.sections["Q"].count, -1)
         variables = LANES * m.sections["Z"].count

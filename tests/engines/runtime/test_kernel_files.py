@@ -15,7 +15,7 @@ import warp as wp
 from warpmpc._errors import CodegenError
 from warpmpc.codegen.kernel_source import KernelSource, arguments
 from warpmpc.engines.runtime import loading
-from warpmpc.engines.runtime.ffi import run
+from warpmpc.engines.runtime.ffi import form, run
 from warpmpc.engines.runtime.loading import SEAL, fault_of, load_kernel, loaded_files, start_warp
 
 BODY = """
@@ -45,7 +45,7 @@ def product(made: KernelSource) -> float:
 
 def forget(made: KernelSource) -> None:
     """As in another process: nothing is loaded."""
-    made.kernel().module.unload()
+    form(made).module.unload()
     load_kernel.cache_clear()
 
 
@@ -101,7 +101,7 @@ def test_damaged_object_is_built_again(built, damage):
         assert product(made) == 6
     assert path.stat().st_size == size
     forget(made)
-    load_kernel(made.kernel(), 32)  # and warns no more
+    load_kernel(form(made), 32)  # and warns no more
 
 
 def test_damaged_description_is_built_again(built):
@@ -134,12 +134,12 @@ def test_object_without_the_entry_point_is_built_again(built, cache):
 def test_nothing_helps(built, monkeypatch):
     made, _ = built
     monkeypatch.setattr(loading, "fault_of", lambda _: None)
-    monkeypatch.setattr(type(made.kernel().module), "load", broken)
+    monkeypatch.setattr(type(form(made).module), "load", broken)
     with (
         pytest.warns(RuntimeWarning, match="is damaged"),
         pytest.raises(CodegenError, match="Kernel times could not be built: no such symbol"),
     ):
-        load_kernel(made.kernel(), 32)
+        load_kernel(form(made), 32)
 
 
 def broken(*_):
@@ -210,13 +210,14 @@ from pathlib import Path
 import numpy as np
 import warp as wp
 from test_kernel_files import binary_in, forget, product, source
+from warpmpc.engines.runtime.ffi import form
 from warpmpc.engines.runtime.loading import start_warp
 start_warp()
 rng, made = np.random.default_rng(int(sys.argv[1])), source()
 for _ in range(6):
     assert product(made) == 6
     forget(made)
-    folder = Path(wp.config.kernel_cache_dir) / made.kernel().module.get_module_identifier(1)
+    folder = Path(wp.config.kernel_cache_dir) / form(made).module.get_module_identifier(1)
     try:
         if rng.random() < 0.5:
             path = binary_in(folder)

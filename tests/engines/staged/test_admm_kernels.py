@@ -17,9 +17,8 @@ from warpmpc.engines.panels.launch import PanelKernels
 from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
 from warpmpc.engines.staged.launch import StagedKernels
 from warpmpc.symbolic.elimination import StoredElimination, eliminate
-from warpmpc.symbolic.kkt import KKTPattern, build_kkt
 from warpmpc.symbolic.ordering import order
-from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.pattern import KKTPattern, SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import (
     StageElimination,
     build_stage_elimination,
@@ -143,7 +142,7 @@ def soft_case(name: str) -> Case:
 
 
 def soft_rows(name: str) -> np.ndarray:
-    """In the order of K."""
+    """Values of K in its order."""
     kkt = case(name).kkt
     return np.arange(kkt.n_vars, kkt.K_pattern.n_cols)[1::4]
 
@@ -182,7 +181,7 @@ def data_of(given: Case, program: StoredElimination, dtype: str) -> tuple[LoopDa
 
 
 def coefficients(given: Case, kernel, dtype: str) -> jax.Array:
-    """Four numbers for each node that the kernel counts as soft."""
+    """Four values for each node that the kernel treats as soft."""
     assert given.penalties is not None
     at = kernel.program.node_order[kernel.soft_nodes]
     rho = given.rho[:, at]
@@ -193,7 +192,7 @@ def coefficients(given: Case, kernel, dtype: str) -> jax.Array:
 
 
 def run(name: str, code: str, dtype: str, *, limits=FIXED, given=None, status=None):
-    """Factorises and iterates; unwritten numbers show as NaN."""
+    """Factorises and iterates; values that were never written show as NaN."""
     given = given or case(name)
     kernel = kernels(name, code, dtype, given.penalties is not None)
     data, R = data_of(given, kernel.program, dtype)

@@ -1,4 +1,4 @@
-"""Generated text of the staged engine: what numbers cannot show."""
+"""Generated source of the staged engine: properties that results do not show."""
 
 import re
 

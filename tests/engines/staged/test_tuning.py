@@ -11,10 +11,11 @@ import pytest
 
 from warpmpc import CodegenError, MPCSolver, PatternError, QPSolver, SettingsError
 from warpmpc.codegen.cache import CACHE_VARIABLE, cache_folder
-from warpmpc.engines.staged import tuning as staged_variants
+from warpmpc.engines.staged import launch as staged_variants
 from warpmpc.engines.staged.launch import (
     StagedKernels,
     StagedShape,
+    StagedVariants,
     loop_shape,
     mailbox_fits,
     sides_for,
@@ -22,13 +23,11 @@ from warpmpc.engines.staged.launch import (
 from warpmpc.engines.staged.tuning import (
     LoopTimer,
     ShapeStore,
-    StagedVariants,
     search,
     synthetic_loop,
 )
 from warpmpc.qp.loops.kernels import KernelLoop
-from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.pattern import SparsePattern
+from warpmpc.symbolic.pattern import SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import build_stage_elimination, build_two_sided_elimination
 from warpmpc.systems import patterns, pendulum
 

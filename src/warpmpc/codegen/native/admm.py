@@ -17,7 +17,7 @@ FORMULAS = r"""
 // OMEGA / rho may be a constant.
 #define NEXT_X(x, solution) (OMEGA * (solution) + (1 - OMEGA) * (x))
 #define NEXT_V(v, s, change) ((s) + (1 - OMEGA) * ((v) - (s)) + OMEGA * change)
-// What v lacks after an iteration that took the projection of v for s, and what s lacked.
+// Corrections of an iteration that used the projection of v instead of s: of v, and of s.
 #define LACKING_V(s, projected) (OMEGA * ((s) - (projected)))
 #define LACKING_S(lacking_v) ((lacking_v) * (1 / OMEGA))
 // The next right-hand side of the KKT system: of a variable with linear cost q, and of a row.
@@ -67,8 +67,8 @@ FORMULAS = r"""
 """
 
 # The loop of the staged and panel engines names what soft rows change: `PROJECT` is s of a row,
-# `PROJECT_ITEM` the same inside a sweep by panels, which knows a_lo, b_lo, a_hi and b_hi; `OLD_S`
-# and `NEW_S` are s before and after an update inside a stage; `NO_UPPER` and so on are parts of the
+# `PROJECT_ITEM` the same inside a sweep by panels, where a_lo, b_lo, a_hi and b_hi are defined;
+# `OLD_S` and `NEW_S` are s before and after an update inside a stage; `NO_UPPER` and so on are parts
 # certificates.  Those of hard rows:
 HARD_ROWS = r"""
 #define PROJECT(i, v, lo, hi) CLIP(v, lo, hi)

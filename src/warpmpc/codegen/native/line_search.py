@@ -69,7 +69,7 @@ def merit_condition(dtype: str, *, armijo: float, margin: float) -> str:
     )
 
 
-# SEARCH_AT_ITERATE declares what conditions read of the iterate, SEARCH_AT_TRIAL what they read of
+# The enum of `codegen.native.status` precedes these macros.  SEARCH_AT_ITERATE declares what conditions read of the iterate, SEARCH_AT_TRIAL what they read of
 # a trial point; it sets `accepted`.  Trial points are visited from the largest step to the smallest
 # one, and the first one for which SEARCH_TAKES holds is the choice.
 _SEARCH = r"""
@@ -82,6 +82,10 @@ _SEARCH = r"""
     const bool finite = cost - cost == 0 && squares - squares == 0;                       \
     accepted = finite && ({accepts});
 #define SEARCH_TAKES(is_last) (accepted || ({fallback} && (is_last)))
+// By the status of its QP: whether an iteration was run, and whether multipliers are meaningful; those
+// of a QP without solution grow without bound.
+#define IS_TRIED(status) ((status) != NON_FINITE && (status) != INVALID_BOUNDS)
+#define IS_SOLVABLE(status) ((status) != PRIMAL_INFEASIBLE && (status) != DUAL_INFEASIBLE)
 """
 
 
@@ -114,7 +118,7 @@ class SearchRule:
 
     def macros(self, dtype: str) -> str:
         """Definitions of SEARCH_AT_ITERATE, SEARCH_AT_TRIAL and SEARCH_TAKES."""
-        # Without slack there is no such term: zero times an infinite cost would be NaN.
+        # Without slack the term is left out: zero times an infinite cost would be NaN.
         slack = f" + {literal(self.slack, dtype)} * LIBM(fabs)(cost_here)" if self.slack else ""
         return _SEARCH.format(
             scale=literal(self.scale, dtype),
@@ -124,13 +128,22 @@ class SearchRule:
         )
 
 
+# What stationarity and complementarity are measured against; see `mpc.sqp.subproblem.cost_unit`.
+COST_UNIT = r"""
+#define COST_UNIT(gradient, roots, n) unit_of_cost(gradient, (roots) / (SCALAR)(n))
+auto unit_of_cost = [](SCALAR gradient, SCALAR typical) -> SCALAR {
+    const SCALAR unit = MAX(gradient, typical * typical);
+    return unit > 0 ? unit : (SCALAR)1;
+};
+"""
+
 # Sets `converged`.  Where no step is acceptable any more, the conditions alone decide.
 _VERDICT = r"""
     const bool at_rest = d_size <= TOL_STEP * MAX((SCALAR)1, z_size) || !accepted;
-    const SCALAR kkt = MAX(stationarity, slack) / MAX((SCALAR)1, gradient);
+    const SCALAR kkt = MAX(stationarity, slack) / unit;
     converged = usable && solvable && at_rest && worst_here <= TOL_VIOLATION && kkt <= TOL_KKT;"""
 
-# Multipliers of soft rows belong to s; they say something of z only where A d is s.
+# Multipliers of soft rows belong to s, and apply to z only where A d is s.
 _SOFT_VERDICT = "converged = converged && primal <= TOL_VIOLATION;"
 
 
@@ -186,14 +199,17 @@ REPORT = {
 REPORT_ROWS = tuple(REPORT)
 
 
-def report_source(stride: int = 1) -> str:
+def report_source(stride: int = 1, *, converges: bool = False) -> str:
     """Statements that write all rows of a report.
 
     Args:
         stride: Distance of neighbouring rows.
+        converges: Whether the iteration runs until it converges; the gradient of the report is then
+            the unit of the cost.
     """
+    rows = REPORT | ({"gradient": "unit + known"} if converges else {})
     lines = ["const SCALAR known = usable ? (SCALAR)0 : (SCALAR)NAN;"]
-    lines += [f"report[{i * stride}] = {value};" for i, value in enumerate(REPORT.values())]
+    lines += [f"report[{i * stride}] = {value};" for i, value in enumerate(rows.values())]
     return "\n        ".join(lines)
 
 

@@ -1,14 +1,14 @@
-"""What native text of `codegen.emit_native` builds upon: packs, memory access, functions.
+"""Preamble of the source of `codegen.emit_native`: packs, memory access, functions.
 
-One thread works on a `Pack`.  On CUDA that is one number of one problem.  On the CPU it is one
-number for each of some lanes, 64 bytes together, so that plain operations become one or two vector
+One thread works on a `Pack`.  On CUDA that is one value of one problem.  On the CPU it is one value
+for each of some lanes, 64 bytes together, so that plain operations become one or two vector
 instructions; other functions are called lane by lane.
 
     WIDTH                           lanes of a pack on the CPU
-    GET(base, row), AT(base, row)   a row of a tile: read what nobody writes, or write
+    GET(base, row), AT(base, row)   a row of a tile: one that is only read, or one that is written
     ROW(slot)                       entry of the table of rows
     WHOLE, PART                     attributes of a function that is alone, or one of several
-    CARRIED(count)                  declares ``carried``: what a part leaves for later ones
+    CARRIED(count)                  declares ``carried``: the values that a part leaves for later ones
     DIVIDED(a, b)                   a quotient
     Quick, Math, Called             functions of packs, named as in `codegen.ir.Op`: short ones,
                                     inlined ones on CUDA, and the same ones as calls
@@ -19,7 +19,7 @@ from __future__ import annotations
 from warpmpc.codegen.ir import BINARY, Op
 from warpmpc.codegen.native.status import DEFINE_INFINITE
 
-# Warp's clang knows all of libm by its builtins, though Warp declares only some of it.
+# Warp declares only some functions of libm, but its clang has all of them as builtins.
 _NAMES = {
     "float32": """
 #define SCALAR float

@@ -11,7 +11,7 @@ _NATIVE_NAMES = {Status.MAX_ITER: "RUNNING"}
 
 
 def status_enum(codes: Iterable[Status] = tuple(Status)) -> str:
-    """An unnamed C enum of status codes, which are named as in `Status` (but see `_NATIVE_NAMES`).
+    """An unnamed C enum of status codes with the names of `Status`, except for `_NATIVE_NAMES`.
 
     Args:
         codes: The codes that a kernel uses, in ascending order.

@@ -1,7 +1,7 @@
-"""Native text of the termination check of an ADMM loop: residuals, certificates, status.
+"""Native source of the termination check of an ADMM loop: residuals, certificates, status.
 
-The names it uses are those of `staged_native`.  Where two sides work on a problem each looks at its
-own nodes, and the second one decides for both.
+The kernel around it defines its names, see `engines.staged.loop_source`.  Where two threads work on a
+problem, each one computes for its own nodes, and the second one decides for both.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ CHECK = (
 """
 )
 
-# Numbers of a check that the sides put together, and how.
+# Results of a check that the threads of a problem combine, and how.
 GATHERED = {
     **dict.fromkeys(("primal", "primal_scale", "dual", "dual_scale"), "MAX"),
     **dict.fromkeys(("x_change", "y_change", "flat", "combination", "rise"), "MAX"),

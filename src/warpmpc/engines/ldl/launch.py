@@ -40,12 +40,12 @@ class LaunchShape:
 
     @property
     def threads_per_block(self) -> int:
-        """Threads that share a multiprocessor's registers for certain."""
+        """The least number of threads that share a multiprocessor's registers."""
         return LANES * self.warps if self.warps > 1 else self.block
 
     @property
     def register_limit(self) -> int:
-        """`registers`, or as many as let one block start at all."""
+        """`registers`, or the largest number with which one block can start at all."""
         return min(self.registers, REGISTER_FILE // self.threads_per_block)
 
     def threads(self, n_problems: int, *, tiled: bool) -> tuple[int, int]:
@@ -56,8 +56,8 @@ class LaunchShape:
 
 
 DEFAULT_SHAPE = LaunchShape()
-# Measured on an H200: with fewer warps in all than this the device idles, with more they evict each
-# other's data; and these register limits leave room for them.
+# Measured on an H200: with fewer warps than this the device idles, with more they evict each
+# other's data; these register limits leave room for them.
 SEGMENTS = 256
 _WARPS_WANTED = 4096
 _REGISTERS = {"float32": 64, "float64": 128}
@@ -86,7 +86,7 @@ class TableLDL:
         """Puts the tables of a schedule on the device.
 
         Args:
-            schedule: What to do in which order.
+            schedule: Order and operands of all operations.
             dtype: "float32" or "float64".
             tiled: Tiles of 32 problems, or the batch-first baseline.
             window: Solve with this stream instead of the schedule's tables (tiles only).

@@ -194,7 +194,7 @@ def build_schedule(
     if level_scheduling:
         factor_phases = build_phases(forward_levels, _pair_widths(elimination), narrow_factor)
         forward_phases = build_phases(forward_levels, L.row_counts, narrow_solve)
-        # As late as possible: columns that nobody waits for come last, in a few wide levels,
+        # As late as possible: columns that no other column needs come last, in a few wide levels,
         # instead of hanging one by one on the levels of the long narrow part.
         latest = forward_levels.max(initial=0) - forward_levels
         backward_phases = build_phases(latest, L.col_counts, narrow_solve)
@@ -219,7 +219,7 @@ class Cutting:
     unrolled: bool
 
     def widths(self, counts: IntArray) -> IntArray:
-        """What an item of each count costs."""
+        """Cost of an item with each count of operands."""
         return unrolled_width(counts) if self.unrolled else counts
 
 

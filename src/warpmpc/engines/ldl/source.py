@@ -1,9 +1,9 @@
-"""Native text of the LDL' kernels, one source for CUDA and CPU.
+"""Native source of the LDL' kernels, the same for CUDA and CPU.
 
-A `Pack` is what one thread holds of one row: a single number on CUDA, where the 32 lanes of a warp
-are the 32 problems of a tile, and a vector of 32 numbers on the CPU, where one thread does a whole
-tile.  All control flow depends on tables that are equal for all problems, so lanes never diverge.
-Every operand list is padded with -1; a padded operand reads nothing and counts as zero.
+A `Pack` holds one row for one thread: a single value on CUDA, where the 32 lanes of a warp are the 32
+problems of a tile, and a vector of 32 values on the CPU, where one thread handles a whole tile.  All
+control flow depends on tables that are equal for all problems, so lanes never diverge.  Every operand
+list is padded with -1; a padded operand reads nothing and counts as zero.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ struct alignas(8) Pair { int a, b; };
 #define AT_CONST(base, row) (*(const Pack*)((base) + (row) * ROW))
 
 #if ROW == 1
-// Batch-first: a problem's numbers are contiguous, one thread (or loop pass) per problem.
+// Batch-first: a problem's values are contiguous, one thread (or loop pass) per problem.
 const int warp = 0;
 const size_t problem = thread;
 if (problem >= (size_t)PER_TILE.shape[0]) return;
@@ -109,7 +109,7 @@ const SCALAR* __restrict__ scale = scale_in.data;
 """
     + INVERT_PIVOT
     + r"""
-// Divide row j of L by its pivots; what is left of the diagonal is the pivot of column j.
+// Divide row j of L by its pivots; the rest of the diagonal is the pivot of column j.
 #if ON_CUDA
 #define DIVIDE_ROW(U)                                                         \
     for (int t = 0; t < row_width; t += U) {                                  \
@@ -243,17 +243,17 @@ SCALARS = {
 }
 
 
-def specialise(text: str, dtype: str, *, tiled: bool, **constants: int) -> str:
-    """Binds a kernel text to a dtype, a layout and further constants."""
+def specialise(template: str, dtype: str, *, tiled: bool, **constants: int) -> str:
+    """Binds the source of a kernel to a dtype, a layout and further constants."""
     values = {**SCALARS[dtype], "ROW": 32 if tiled else 1, **constants}
-    return "".join(f"#define {name} {value}\n" for name, value in values.items()) + text
+    return "".join(f"#define {name} {value}\n" for name, value in values.items()) + template
 
 
 @cache
 def factor_kernel(dtype: str, *, tiled: bool, registers: int) -> KernelSource:
     """Kernel that factorises the problems of the tiles marked in `todo_in`; see `FACTOR`.
 
-    Batch-first problems are factorised whatever it says.
+    Batch-first problems are factorised whatever the marks are.
     """
     real = "real" if tiled else "matrix"
     return KernelSource(
@@ -271,6 +271,7 @@ def factor_kernel(dtype: str, *, tiled: bool, registers: int) -> KernelSource:
         ],
         outputs=[Argument("factor_io", real)],
         head="",
+        merged=32 if tiled else 1,
         body=specialise(FACTOR, dtype, tiled=tiled),
         registers=registers,
     )
@@ -295,6 +296,7 @@ def solve_kernel(dtype: str, *, tiled: bool, registers: int) -> KernelSource:
         ],
         outputs=[Argument("x_out", real)],
         head="",
+        merged=32 if tiled else 1,
         body=specialise(SOLVE, dtype, tiled=tiled),
         registers=registers,
     )

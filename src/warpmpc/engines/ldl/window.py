@@ -54,7 +54,7 @@ class WindowStream:
     """Forward and backward sweep and the size of the window.
 
     The window has two slots beyond the live unknowns: slot `zero` holds zero and is read by padded
-    steps, the last one swallows unknowns that nobody needs again.
+    steps, the last one receives unknowns that are not needed again.
     """
 
     forward: Sweep
@@ -104,7 +104,7 @@ def _group_by_width(by_row: SparsePattern, L: SparsePattern) -> tuple[IntArray, 
 
     Elimination orders alternate between rows with few and with many operands.  Independent rows of
     one block are brought together so that segments get longer, at the price of a few slots.  The
-    backward sweep takes levels in reverse, so rows that nobody waits for come last.
+    backward sweep takes levels in reverse, so rows that no other row needs come last.
     """
     level = np.zeros(L.n_cols, dtype=np.int64)
     for row in range(L.n_cols):

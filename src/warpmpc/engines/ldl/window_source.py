@@ -1,13 +1,14 @@
-"""Native text of the windowed solve: the factor streams by, the live unknowns stay on chip.
+"""Native source of the windowed solve: the factor streams by, the live unknowns stay on chip.
 
-One thread per problem on CUDA; a ring in shared memory receives rows of the factor by asynchronous
-copies that run LEAD chunks ahead of their use, a second ring the right-hand sides.  The 32 threads of
-a warp copy together and compute each on its own problem.  The CPU walks the same stream without rings.
+On CUDA there is one thread per problem.  A ring in shared memory receives rows of the factor by
+asynchronous copies that run LEAD chunks ahead of their use, and a second ring the right-hand sides.
+The 32 threads of a warp copy together, and each computes for its own problem.  The CPU walks the same
+stream without rings.
 
-The sweeps serve more than one kernel.  Macros say what is special:
+The sweeps serve more than one kernel, which define these macros:
 
-    FORWARD_START, BACKWARD_START    array (this thread's lane) that a sweep starts from
-    BEGIN_ITEM(u)                    node u is begun: whatever its end needs may be fetched
+    FORWARD_START, BACKWARD_START    array (for this thread's lane) that a sweep starts from
+    BEGIN_ITEM(u)                    node u begins: values for its end may be fetched
     END_ITEM(u, slot, acc, pivot)    its value is acc; `sweep` is 0 forward, 1 backward
     SLOT(slot)                       its place in the window
     PLAIN_START_FORWARD(u), PLAIN_END_FORWARD(u, acc, pivot) and so on: the same on the CPU
@@ -142,7 +143,7 @@ for (int sweep = 0; sweep < 2; ++sweep) {
         _Pragma("unroll") for (int v = 0; v < U; ++v) LOAD(f_next[v], f_at + v * LINE); \
         taken += U;                                                           \
     }
-// What does not depend on the previous item is taken before that item is finished.
+// Whatever does not depend on the previous item is computed before that item is finished.
 #define RUN(U)                                                                \
     {                                                                         \
         SCALAR f[U], f_next[U], w[U];                                         \
@@ -225,7 +226,7 @@ SCALAR* x = BASE(x_out);
 SCALAR* rhs = BASE(rhs_in);
 #define SLOT(slot) (slot)
 #define FORWARD_START rhs
-#define BACKWARD_START x  // what the forward sweep left in the output
+#define BACKWARD_START x  // results of the forward sweep, in the output
 #define BEGIN_ITEM(u)
 #define END_ITEM(u, slot, acc, pivot) x[(ptrdiff_t)(u) * 32] = sweep ? acc : acc * pivot;
 #define PLAIN_START_FORWARD(u) AT_CONST(rhs, u)
@@ -274,6 +275,7 @@ def window_kernel(dtype: str, *, scratch: int) -> KernelSource:
         inputs=[*arguments("real", "factor_in", "rhs_in"), *tables, Argument("zero", "number")],
         outputs=[Argument("x_out")],
         head="",
+        merged=32,
         body=specialise(WINDOW_SOLVE, dtype, tiled=True, LEAD=LEAD),
         scratch=scratch,
     )

@@ -1,13 +1,14 @@
-"""Straight-line source of products with P and A: residuals, and whether a QP is solved.
+"""Native source that computes residuals and decides whether a QP is solved, as straight lines.
 
-Reads: a `LaneMemory`.  Produces: statements for `engines.onchip.solve_source`.  K is saved before the
-reduction takes its place.  Names are those of `engines.onchip.lane_source`, and
+Reads: a `LaneMemory`.  Produces: statements for `engines.onchip.solve_source`.  The values of K are
+saved before the reduction overwrites them.  The names are those of `engines.onchip.lane_source`, and
 
-    SAVE(i, name, value), SAVED(i, name)    through memory that only the lane sees
+    SAVE(i, name, value), SAVED(i, name)    store and load a value that only this lane uses
 
-In a block of products x_3 and y_3 are the factors of node 3; p_3 is its part of P x, a_3 that of A'y,
-or of A x where the node is a row.  A QP ends at a tolerance, or if it has no solution: the lanes of
-its warp vote.  Residuals and certificates are those of `qp.termination`.
+In a block of products, x_3 and y_3 are the factors of node 3, p_3 is its entry of P x, and a_3 its
+entry of A'y, or of A x where the node is a row.  A QP ends when it reaches a tolerance or has no
+solution; all lanes of its warp decide together.  Residuals and certificates are those of
+`qp.termination`.
 """
 
 from __future__ import annotations
@@ -16,22 +17,23 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from warpmpc.codegen.emit_native import literal
-from warpmpc.engines.onchip.lane_source import LaneSource, block_of_lanes
+from warpmpc.engines.onchip.lane_source import LaneSource
 from warpmpc.engines.onchip.lanes import Node, Pair
 from warpmpc.engines.onchip.memory import LaneMemory
+from warpmpc.engines.onchip.reduction_source import block_of_lanes
 from warpmpc.engines.onchip.solve_template import PLAIN_LOOP
 
 NodeSource = Callable[[Node], list[str]]
 
 
 class LaneResiduals:
-    """The text of one problem."""
+    """Writes the residuals of one problem."""
 
     def __init__(self, memory: LaneMemory, dtype: str):
         """Finds the entries that have to be saved.
 
         Args:
-            memory: Where everything lies.
+            memory: Rows of the shared memory.
             dtype: "float32" or "float64".
         """
         self._m, self._dtype, self._lane = memory, dtype, LaneSource(memory, dtype)
@@ -41,11 +43,11 @@ class LaneResiduals:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers that are saved: K, what corrects the first iteration, x and y before a check."""
+        """Saved values: K, what corrects the first iteration, x and y before a check."""
         return {"k": len(self._m.entries), "c": len(self._m.rows), "w": len(self._m.nodes)}
 
     def save(self, *, couplings: bool) -> list[str]:
-        """Saves K: the coupling with separators, which iterations need, too, or all the rest."""
+        """Saves K: the couplings with separators, which iterations also need, or all other entries."""
         return [
             f"SAVE({i}, k, {self._lane.entry(*entry)})"
             for entry, i in self._m.entries.items()
@@ -85,7 +87,7 @@ class LaneResiduals:
         return [*block_of_lanes(out), *exchanged, *block_of_lanes(inside)]
 
     def _begin(self, i: int) -> list[str]:
-        """Products begin with what comes from the lane before."""
+        """Starts products with what the previous lane contributes."""
         beside = i - self._m.n_interior
         names = ("a",) if self._m.nodes[i].is_row else ("p", "a")
         from_before = {"p": "b", "a": "before"}
@@ -96,7 +98,7 @@ class LaneResiduals:
         ]
 
     def _terms(self, entry: Pair) -> list[str]:
-        """Both products of an entry; the second one of a node of the next lane is its own."""
+        """Adds both products of an entry; for a node of the next lane, that lane adds the second one."""
         place, (a, b) = self._m.place, entry
         if not a.is_row and b.is_row:
             a, b = b, a
@@ -118,9 +120,25 @@ class LaneResiduals:
         name, rows = ("y", "R_ROWS") if node.is_row else ("x", "X_ROWS")
         return [f"const SCALAR {name}_{i} = MEM({rows} + {i});"]
 
-    def report(self) -> list[str]:
-        """Residuals of QP and optimality conditions, see `engines.onchip.solve_template.REPORT`."""
-        return self.products(self.solution, self._reported)
+    def report(self, *, unit: bool) -> list[str]:
+        """Residuals of the QP and optimality conditions, see `engines.onchip.solve_template.REPORT`.
+
+        Args:
+            unit: Whether the roots of the diagonal of P are added up, for the unit of the cost.
+        """
+        return [*self.products(self.solution, self._reported), *(self._roots() if unit else [])]
+
+    def _roots(self) -> list[str]:
+        """Variables that a lane does not have are left out: there is a one in K."""
+        lines = []
+        for word, diagonals in enumerate(self._m.diagonals):
+            lines.append(f"const int lacking_{word} = LACKS({word});")
+            lines += [
+                f"if (!(lacking_{word} & {1 << bit}u)) "
+                f"OF_LANE(roots_of) += ROOT(MAX(SAVED({row}, k), (SCALAR)0));"
+                for bit, row in enumerate(diagonals)
+            ]
+        return block_of_lanes(lines)
 
     def _reported(self, node: Node) -> list[str]:
         i = self._m.place[node]
@@ -141,9 +159,9 @@ class LaneResiduals:
         ]
 
     def _soft_slope(self, node: Node) -> list[str]:
-        """What the QP expects the penalties of a soft row to change by.
+        """Adds the change of a soft row's penalty that the QP predicts.
 
-        Penalties come from the coefficients of the proximal map, see `qp.soft`.
+        The penalties are recovered from the coefficients of the proximal map, see `qp.soft`.
         """
         lines, end = [], f"a_{self._m.place[node]}"
         for side, way, at_zero in ((0, f"lo - {end}", "lo"), (1, f"{end} - hi", "-hi")):
@@ -164,20 +182,20 @@ class LaneResiduals:
 
 
 class LaneChecks:
-    """The text of one problem."""
+    """Writes the checks of one problem."""
 
     def __init__(self, memory: LaneMemory, dtype: str):
-        """Prepares the products.
+        """Prepares the products of residuals and certificates.
 
         Args:
-            memory: Where everything lies.
+            memory: Rows of the shared memory.
             dtype: "float32" or "float64".
         """
         self._m, self._lane = memory, LaneSource(memory, dtype)
         self._residuals = LaneResiduals(memory, dtype)
 
     def finite(self) -> list[str]:
-        """Adds something that is not zero if P, q or A have numbers that are not finite."""
+        """Adds a value that is not zero if P, q or A contain values that are not finite."""
         rows = [f"W_ROWS + {row}" for row in range(self._m.dump)]
         rows += [f"Q_ROWS + {i}" for i, node in enumerate(self._m.nodes) if not node.is_row]
         return [f"OF_LANE(odd_of) += MEM({row}) - MEM({row});" for row in rows]
@@ -197,7 +215,7 @@ class LaneChecks:
         return lines
 
     def check(self) -> list[str]:
-        """Residuals, then certificates from what the last iteration changed."""
+        """Computes residuals, then certificates from the change in the last iteration."""
         now = self._residuals.products(self._now, self._residual)
         return [*now, *self._residuals.products(self._change, self._certificate)]
 
@@ -230,7 +248,7 @@ class LaneChecks:
         ]
 
     def _change(self, node: Node) -> list[str]:
-        """Changes of y that a missing bound, or one that gives way, does not allow are none."""
+        """Changes of x and y; a missing or soft bound limits the sign that a change of y may have."""
         i = self._m.place[node]
         if not node.is_row:
             return [f"const SCALAR x_{i} = MEM(X_ROWS + {i}) - SAVED({i}, w);"]
@@ -256,7 +274,7 @@ class LaneChecks:
             f"const SCALAR share = y_{i} > 0 ? hi * y_{i} : y_{i} < 0 ? lo * y_{i} : 0;",
             "OF_LANE(support_of) += share; OF_LANE(support_size_of) += SIZE(share);",
             f"GROW(Y_CHANGE, SIZE(y_{i}))",
-            # How far the change leaves what the bounds allow in every multiple.
+            # How far the change leaves the recession cone of the bounds.
             "bool stops_fall = lo > -INFINITE, stops_rise = hi < INFINITE;",
             *self._pays(node, 0, "stops_fall", f"-a_{i}"),
             *self._pays(node, 1, "stops_rise", f"a_{i}"),
@@ -264,7 +282,7 @@ class LaneChecks:
         ]
 
     def _pays(self, node: Node, side: int, stops: str, way: str) -> list[str]:
-        """A linear penalty alone stops no direction, but every step along it costs its slope."""
+        """Handles a linear penalty: it stops no direction, but adds its slope to the cost along it."""
         penalties = self._lane.penalties(node, side)
         if penalties is None:
             return []
@@ -276,7 +294,7 @@ class LaneChecks:
         ]
 
 
-# P, q or A with numbers that are not finite: nobody iterates on them.
+# QPs whose P, q or A are not finite are not iterated on.
 FINITE = r"""
     {{
         Lanes odd_of = (Lanes)0;
@@ -345,7 +363,7 @@ CHECK = r"""
                 if (!is_zero(odd_of)) status = NON_FINITE;"""
 
 
-# A report is of the last check: multipliers of a QP without solution are forgotten after it.
+# Reports describe the last check, because multipliers of a QP without solution are cleared after it.
 CHECKED_REPORT = r"""
 primal = checked_primal; dual = checked_dual; weight = checked_weight;
 """
@@ -356,11 +374,11 @@ class OnchipChecks:
     """When a QP ends; see `ADMMSettings`.
 
     Attributes:
-        check_every: Iterations between checks, above zero.
-        eps_abs: Tolerance of the residuals.
-        eps_rel: Likewise.
-        eps_prim_inf: Tolerance of certificates.
-        eps_dual_inf: Likewise.
+        check_every: Iterations between checks, at least one.
+        eps_abs: Absolute tolerance of the residuals.
+        eps_rel: Relative tolerance of the residuals.
+        eps_prim_inf: Tolerance of certificates of primal infeasibility.
+        eps_dual_inf: Tolerance of certificates of dual infeasibility.
         check_dualgap: Whether the duality gap has to be within tolerance.
     """
 
@@ -372,7 +390,7 @@ class OnchipChecks:
     check_dualgap: bool
 
     def defines(self, dtype: str) -> list[str]:
-        """The numbers of `CHECK`; HARD is what no linear coefficient of a soft side reaches."""
+        """Constants of `CHECK`; no linear coefficient of a soft side reaches HARD."""
         flags = {"CHECK_EVERY": self.check_every, "CHECK_DUALGAP": int(self.check_dualgap)}
         values = {name.upper(): literal(value, dtype) for name, value in asdict(self).items()}
         values |= {name: str(flag) for name, flag in flags.items()} | {"HARD": "(SCALAR)1e37"}
@@ -382,13 +400,13 @@ class OnchipChecks:
 def qp_sources(
     loop: dict[str, str], text: LaneChecks, checks: OnchipChecks | None, *, doubts: bool
 ) -> dict[str, str]:
-    """Parts of `engines.onchip.solve_template.SOLVE`: the ADMM iterations of a QP, and what is said of them.
+    """Parts of `engines.onchip.solve_template.SOLVE`: the ADMM iterations of a QP and their report.
 
     Args:
         loop: Parts of the loop.
-        text: Of checks.
+        text: Writer of the checks.
         checks: When a QP ends; None: after a fixed number of iterations.
-        doubts: Whether QPs that are not finite are not even tried; with checks they never are.
+        doubts: Whether QPs with values that are not finite are skipped; with checks they always are.
     """
     finite = FINITE.format(finite="\n".join(text.finite())) if checks or doubts else ""
     if checks is None:

@@ -1,16 +1,16 @@
-"""Native source of what lanes read from global memory and write back.
+"""Native source that copies between global memory and the memory of the lanes.
 
 Reads: a `LaneMemory`, names of the inputs at a point, and a `StagePlan` whose items are rounds of 32
 lanes.  Produces: tables of items, and statements for `engines.onchip.solve_template`.
 
-In a round of stage programs every lane evaluates a case for one of its stages, or none; the table
-of items says which case, and with which offsets.  Input i is ``in{i}``; the point itself and
-multipliers are rows of lanes, parameters are read from memory or from a copy.
+In a round of stage programs, every lane evaluates a case for one of its stages, or none; the table
+of items gives the case and its offsets.  Input i is ``in{i}``.  The point and the multipliers are
+rows of lanes; parameters are read from global memory or from a copy.
 
-Arrays of the caller are copied by whole lines, to and from sections that are free then and have
-room for all nodes of all lanes.  There every lane finds its own values; the table of `nodes` says
-where, see `LaneMemory.in_copy`.  All is read before anything is written, because the compiler has
-to assume that any two places are the same.
+Arrays of the caller are copied line by line into sections that are unused at that time and have
+room for all nodes of all lanes, and back in the same way.  The table of `nodes` tells every lane
+where its values are, see `LaneMemory.in_copy`.  All values are read before any is written, because
+the compiler has to assume that any two places overlap.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import numpy as np
 
 from warpmpc.codegen.emit_native import Access
 from warpmpc.codegen.stage_functions import StagePlan
-from warpmpc.engines.onchip.lane_source import block_of_lanes
 from warpmpc.engines.onchip.lanes import LANES
 from warpmpc.engines.onchip.memory import LaneMemory
+from warpmpc.engines.onchip.reduction_source import block_of_lanes
 
-ROUND = "round"  # what is asked for is the next round
+ROUND = "round"  # entries of the next round, which are fetched ahead of time
 
 
 def item_table(plan: StagePlan) -> np.ndarray:
     """Case of each item, -1 for none, and its entries: ``[round, entries / 4, lane, 4]``.
 
-    Four numbers of a lane are one load; what the lanes of a round load lies side by side.
+    One load fetches four values of a lane; the values that the lanes of a round load are contiguous.
     """
     head = plan.table[: 2 * plan.n_items].reshape(-1, 2)
     table = np.zeros((plan.n_items, item_width(plan)), dtype=np.int32)
@@ -56,51 +56,52 @@ def _used(access: Access) -> int:
 
 
 def item_width(plan: StagePlan) -> int:
-    """Numbers of an item in the table."""
+    """Values of an item in the table."""
     longest = max((_used(access) for access in plan.accesses), default=0)
     return -(-(1 + longest) // 4) * 4
 
 
 def _fours(count: int) -> range:
-    """Numbers of the loads that so many numbers of a lane take."""
+    """Loads that fetch a number of values of a lane."""
     return range(-(-count // 4))
 
 
 def declared(count: int, name: str) -> str:
-    """Room for some numbers of a lane that are asked for under a name."""
+    """Declares registers for values of a lane that are fetched under a name."""
     return " ".join(f"AHEAD({name}, {i})" for i in _fours(count))
 
 
-def asked_for(count: int, name: str, table: str) -> str:
-    """Asks for some numbers of a lane in a table `by_fours`."""
+def fetch(count: int, name: str, table: str) -> str:
+    """Fetches some values of a lane from a table made by `by_fours`."""
     return " ".join(f"ASK({name}, {i}, {table})" for i in _fours(count))
 
 
-def forgotten(count: int, name: str) -> str:
-    """Says that nobody needs them any more."""
+def discard(count: int, name: str) -> str:
+    """Clears fetched values, so that they occupy no registers."""
     return " ".join(f"FORGET_ENTRIES({name}, {i})" for i in _fours(count))
 
 
 def found(count: int, name: str, table: str) -> list[str]:
-    """Waits for them; then they are what `entry` says."""
+    """Waits for fetched values; `entry` then names them."""
     return [f"ENTRIES({name}, {i}, {table})" for i in _fours(count)]
 
 
 def entry(i: int) -> str:
-    """Text of one of them."""
+    """Expression of a fetched value."""
     return f"ENTRY({i // 4}, {'xyzw'[i % 4]}, {i % 4})"
 
 
 def dispatched(plan: StagePlan, cases: Sequence[list[str]]) -> str:
-    """The case of an item.
+    """Runs the case of an item.
 
-    The text around it declares ``row``, the table of this round, and whether there are ``more``.
+    The surrounding source declares ``row``, the table of this round, and ``more``, whether another
+    round follows.
     """
     width = item_width(plan)
     lines = found(width, ROUND, "row")
-    lines.append(f"if (more) {{ {asked_for(width, ROUND, f'row + {LANES * width}')} }}")
+    lines.append(f"if (more) {{ {fetch(width, ROUND, f'row + {LANES * width}')} }}")
     lines += [f"const int r{i - 1} = {entry(i)};" for i in range(1, width)]
-    # What most lanes have comes first.  A jump by a table would wait for the table.
+    # The most frequent case is tested first.  A jump table would have to wait for its load.
     lines.append(f"int kind = {entry(0)};")
     for i in sorted(range(len(cases)), key=lambda i: -len(plan.cases[i].stages)):
         body = (line for line in cases[i] if "= ROW(" not in line)
@@ -111,14 +112,14 @@ def dispatched(plan: StagePlan, cases: Sequence[list[str]]) -> str:
 class _Copied(NamedTuple):
     """Arrays of the caller that are copied together."""
 
-    section: str  # of the copy
+    section: str  # section of the copy
     variables: str  # array of the variables
     rows: str  # array of the rows
     of_variables: str  # section of the variables between QPs
     of_rows: str  # section of the rows
 
 
-_PLACES = "places"  # what is asked for: where nodes are in the copy
+_PLACES = "places"  # where nodes are in the copy, fetched ahead of time
 _COPIED = (_Copied("Q", "d_of", "s_of", "X", "X"), _Copied("W", "z_of", "y_of", "Z", "R"))
 
 
@@ -127,7 +128,7 @@ def _block(lines: list[str]) -> list[str]:
 
 
 def _arrays(memory: LaneMemory, copied: _Copied) -> list[tuple[str, int, int, int]]:
-    """Arrays with the first row of their copy, its rows, and the numbers of the array."""
+    """Arrays with the first row of their copy, its number of rows, and the size of the array."""
     rows = memory.sections["Z"].count
     return [
         (copied.variables, 0, rows, memory.n_vars),
@@ -136,13 +137,13 @@ def _arrays(memory: LaneMemory, copied: _Copied) -> list[tuple[str, int, int, in
 
 
 def _held(memory: LaneMemory) -> list[tuple[str, int, int, int]]:
-    """The same of parameters that have a copy, with its first number in place of its row."""
+    """The same for parameters that have a copy, with the first value in place of the first row."""
     at = memory.held_at
     return [(f"{n}_of", at[n], -(-count // LANES), count) for n, count in memory.held.items()]
 
 
 def _lines(how: str, memory: LaneMemory) -> list[str]:
-    """PUT or GIVE_BACK of all arrays."""
+    """Applies PUT or GIVE_BACK to all arrays."""
     return [
         f"{how}({copied.section}, {array}, {first}, {rows}, {count})"
         for copied in _COPIED
@@ -151,7 +152,7 @@ def _lines(how: str, memory: LaneMemory) -> list[str]:
 
 
 def _own(memory: LaneMemory, copied: _Copied) -> list[str]:
-    """Where the numbers of all nodes lie."""
+    """Places of the values of all nodes in the memory of the lane."""
     return [
         f"MEM({copied.of_rows}_ROWS + {i})"
         if node.is_row
@@ -161,43 +162,46 @@ def _own(memory: LaneMemory, copied: _Copied) -> list[str]:
 
 
 def _in_copy(memory: LaneMemory, copied: _Copied) -> list[str]:
-    """The same in the copy."""
+    """Places of the same values in the copy."""
     return [f"COPY_AT({copied.section}, {entry(i)})" for i in range(len(memory.nodes))]
 
 
 def _moved(to: list[str], taken_from: list[str]) -> list[str]:
-    """Assigns all of them, once all have been read."""
+    """Assigns all values after all have been read."""
     lines = [f"const SCALAR x{i} = {place};" for i, place in enumerate(taken_from)]
     return [*lines, *(f"{place} = x{i};" for i, place in enumerate(to))]
 
 
-def places_forgotten(memory: LaneMemory) -> str:
-    """Says that nobody needs what was asked for before."""
-    return forgotten(len(memory.nodes), _PLACES)
+def discard_places(memory: LaneMemory) -> str:
+    """Clears the places fetched before."""
+    return discard(len(memory.nodes), _PLACES)
 
 
-def places_asked_for(memory: LaneMemory) -> str:
-    """Asks where nodes are; anew every time, see ``nothing``: registers are for other numbers."""
-    return asked_for(len(memory.nodes), _PLACES, "nodes + nothing")
+def fetch_places(memory: LaneMemory) -> str:
+    """Fetches the places of nodes, each time again, so that they occupy no registers in between.
+
+    The macro variable ``nothing`` hides from the compiler that the loads are the same.
+    """
+    return fetch(len(memory.nodes), _PLACES, "nodes + nothing")
 
 
 def _places(memory: LaneMemory) -> list[str]:
     return found(len(memory.nodes), _PLACES, "nodes")
 
 
-def arrays_asked_for(memory: LaneMemory) -> list[str]:
-    """Asks for parameters, d, s, z and y, and where their numbers are in the copy."""
+def fetch_arrays(memory: LaneMemory) -> list[str]:
+    """Fetches parameters, d, s, z and y, and the places of their values in the copy."""
     arrays = [array for copied in _COPIED for array in _arrays(memory, copied)]
     takes = [
         f"TAKE({array}, {rows}, {count})" for array, _, rows, count in (*_held(memory), *arrays)
     ]
-    return [*takes, declared(len(memory.nodes), _PLACES), places_asked_for(memory)]
+    return [*takes, declared(len(memory.nodes), _PLACES), fetch_places(memory)]
 
 
 def taken(memory: LaneMemory) -> list[str]:
-    """Takes parameters, d, s, z and y.
+    """Copies parameters, d, s, z and y into the memory of the lanes.
 
-    Of the last four what is not finite leaves its mark, see ``odd`` and ``lost``.
+    Values of d, s, z and y that are not finite set ``odd`` or ``lost``.
     """
     held = [f"HOLD({array}, {first}, {n}, {count})" for array, first, n, count in _held(memory)]
     lines = _places(memory)
@@ -210,8 +214,8 @@ def taken(memory: LaneMemory) -> list[str]:
     return [*_block([*held, *_lines("PUT", memory)]), *_block(lines)]
 
 
-def given_back(memory: LaneMemory) -> list[str]:
-    """Gives d, s, z and y back; `places_asked_for` comes before."""
+def copy_back(memory: LaneMemory) -> list[str]:
+    """Copies d, s, z and y back to the caller; `fetch_places` has to precede it."""
     lines = _places(memory)
     for copied in _COPIED:
         lines += ["{", *_moved(_in_copy(memory, copied), _own(memory, copied)), "}"]
@@ -231,20 +235,20 @@ OF_LANES = ("z", "y")
 
 
 class OnchipInputs:
-    """The inputs of one problem."""
+    """Pointers and reads of the inputs of one problem."""
 
     def __init__(self, names: Sequence[str], memory: LaneMemory):
-        """Keeps both.
+        """Keeps the names and the memory.
 
         Args:
-            names: Of all inputs, in order.
-            memory: Where copies of parameters lie, if there are any.
+            names: Names of all inputs, in order.
+            memory: Memory with copies of parameters, if there are any.
         """
         self._names, self._m = names, memory
         self._parameters = [(i, name) for i, name in enumerate(names) if name not in OF_LANES]
 
     def pointers(self) -> str:
-        """Declares ``p_of``, ..., the arrays of the caller, and where stages read them."""
+        """Declares ``p_of``, ..., the arrays of the caller, and the pointers that stages read from."""
         lines = []
         for i, name in self._parameters:
             own = f"({name}_in.shape[0] > 1 ? problem : 0) * {name}_in.shape[1]"
@@ -254,8 +258,8 @@ class OnchipInputs:
             lines.append(f"const SCALAR* in{i} = {where};")
         return "\n".join(lines)
 
-    def asked_later(self) -> str:
-        """Asks for the arrays of a problem that follows, if they are its own."""
+    def prefetches(self) -> str:
+        """Prefetches the arrays of a later problem, where each problem has its own."""
         lines = []
         for _, name in self._parameters:
             count = f"{name}_in.shape[1]"
@@ -264,7 +268,7 @@ class OnchipInputs:
         return "\n".join(lines)
 
     def reads(self) -> dict[str, str]:
-        """Text of one number of each input, for `fused_module.inlined`."""
+        """Expression of one value of each input, for `codegen.kernel_source.inlined`."""
         texts = {}
         for i, name in enumerate(self._names):
             if name in OF_LANES:

@@ -1,8 +1,8 @@
-"""Native source that precedes a whole MPC solve: lanes, memory, exchange between lanes."""
+"""Native source before the body of an on-chip solve: lanes, memory, exchange between lanes."""
 
 from warpmpc.codegen.native.preamble import INVERT_PIVOT
 
-# On CUDA the same flags without a branch, and the inverse from an estimate and one Newton step.
+# On CUDA the same flags are set without a branch, and one Newton step refines an estimate.
 INVERT = rf"""
 #if SINGLE && defined(__CUDA_ARCH__)
 auto invert = [](float d) -> float {{
@@ -17,10 +17,10 @@ auto invert = [](float d) -> float {{
 #endif
 """
 
-# Functions of the compiler have paths for rare arguments: an exact division leaves the program for
-# a subroutine where its numerator is zero, a sine has a hundred instructions for large angles,
-# which warps fetch even if they jump over them.  Here rare paths are out of the way; quotients and
-# roots are off by two units in the last place.
+# Library functions have slow paths for rare arguments: an exact division calls a subroutine where
+# its numerator is zero, and a sine has a hundred instructions for large angles, which warps fetch
+# even if they jump over them.  Here rare paths are separate functions; quotients and roots have an
+# error of up to two units in the last place.
 FUNCTIONS = r"""
 #if SINGLE && defined(__CUDA_ARCH__)
 struct Near : Math {
@@ -34,7 +34,7 @@ struct Near : Math {
         asm("sqrt.approx.f32 %0, %1;" : "=f"(found) : "f"(x));
         return found;
     }
-    // An angle is the nearest multiple of pi / 2 and a rest; both functions are polynomials of it.
+    // An angle is a multiple of pi / 2 plus a remainder; both functions are polynomials in it.
     static __device__ __forceinline__ void parts(float x, int& turns, float& sine, float& cosine) {
         const float nearest = rintf(x * 0.636619772f);
         turns = (int)nearest;
@@ -86,7 +86,7 @@ HEAD = r"""
 typedef SCALAR Lanes;
 #define ALL 0xffffffffu
 const int lane = thread & 31;
-// Problems of a block have nothing to do with each other.
+// Problems of a block are independent.
 #if TOGETHER > 1
 const int place_in_block = threadIdx.x >> 5;
 #else
@@ -101,7 +101,7 @@ SCALAR* const memory = scratch.data.ptr + place_in_block * (MEMORY_ROWS * 32);
 #define EACH_LANE
 #define OF_LANE(x) (x)
 #define KEEP(i, name) name##i
-// A zero that the compiler does not know: it would keep in registers what is saved.
+// A zero that the compiler cannot know; otherwise it would keep saved values in registers.
 int nothing = 0;
 #define FORGET asm volatile("" : "+r"(nothing) :: "memory");
 FORGET
@@ -116,7 +116,7 @@ FORGET
 #define SAVE_NOW(i, name, value) SAVE(i, name, value)
 #define LOAD(i, name) LOAD_AS(i, name, i, name)
 #endif
-// What is taken back is not to be taken again: the loop would read it from memory every time.
+// A loaded value is not loaded again: the loop would read it from memory every time.
 #define LOAD_AS(i, name, j, saved) name##i = saved_##saved[(j) + nothing]; OPAQUE(name##i)
 #define FROM_BEFORE(i, to, name, h) to##i = __shfl_up_sync(ALL, name##i, h);
 #define FROM_BEHIND(i, to, name, h) to##i = __shfl_down_sync(ALL, name##i, h);
@@ -129,19 +129,19 @@ FORGET
 #define ROLLED_BY_8 _Pragma("unroll 8")
 #define SYNC __syncwarp();
 #define CHIEF (lane == 0)
-// Sums are taken one after the other: what is known of a place goes into the instruction.
+// The constant part of an address goes into the instruction, so the sum is written in this order.
 #define READ(base, place) __ldg((base) + place)
-// Entries of tables are asked for long before somebody waits for them; PIN: not earlier than here.
+// Entries of tables are fetched long before they are used; PIN keeps the load from moving up.
 #define PIN(x) asm volatile("" : "+r"(x));
 #define AHEAD(name, i) int4 name##i;
-// Else what might have been asked for before would keep its registers through all of an iteration.
+// Without this, prefetched entries would occupy registers through a whole iteration.
 #define FORGET_ENTRIES(name, i) name##i = make_int4(0, 0, 0, 0);
 #define ASK(name, i, table) name##i = __ldg((const int4*)(table) + (i) * 32 + lane);
 #define ENTRIES(name, i, table)                                                             \
     int4 entries##i = name##i;                                                              \
     PIN(entries##i.x) PIN(entries##i.y) PIN(entries##i.z) PIN(entries##i.w)
 #define ENTRY(i, letter, number) entries##i.letter
-// Rows of an array of the caller, zero beyond it: into registers, then into the copy.
+// Rows of an array of the caller, zero beyond its end: first into registers, then into the copy.
 #define TAKE(array, rows, count)                                                            \
     SCALAR part_of_##array[(rows) + 1];                                                     \
     UNROLL for (int i = 0; i < (rows); ++i) part_of_##array[i] = OF_ARRAY(array, i, count);
@@ -162,10 +162,10 @@ FORGET
 #define MIN(a, b) LIBM(fmin)(a, b)
 #define MAX(a, b) LIBM(fmax)(a, b)
 #else
-if (thread & 31) return;  // one thread does the whole problem
+if (thread & 31) return;  // one thread solves the whole problem
 typedef SCALAR Lanes __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR))));
 alignas(64) SCALAR memory[MEMORY_ROWS * 32];
-// Long bodies: turning them into vector instructions takes the compiler minutes.
+// Vectorising these long bodies would take the compiler minutes.
 #define EACH_LANE                                                                       \
     _Pragma("clang loop vectorize(disable) interleave(disable) unroll(disable)")        \
     for (int lane = 0; lane < 32; ++lane)
@@ -226,16 +226,16 @@ auto across = [](Lanes x, int h) {
 KEPT_NUMBERS
 #define PARAMETERS (memory + PAR_ROWS * 32)
 #define MEM(row) memory[(row) * 32 + lane]
-// Four rows at a time: what a lane clears is not its own.
+// Four rows at a time: a lane also clears values of other lanes.
 struct alignas(16) Four { SCALAR numbers[4]; };
 #define CLEAR(first, count)                                                                 \
     UNROLL for (int i = 0; i < (count) / 4; ++i)                                            \
         ((Four*)(memory + (first) * 32))[i * 32 + lane] = Four{{0, 0, 0, 0}};               \
     UNROLL for (int row = (count) / 4 * 4; row < (count); ++row) MEM((first) + row) = 0;
-// A copy of arrays of the caller in a section, 32 numbers per row; `LaneMemory.in_copy` says where
-// each one is.
+// A copy of arrays of the caller in a section, 32 values per row; `LaneMemory.in_copy` has the
+// place of each one.
 #define COPY_AT(section, place) (*(SCALAR*)((char*)(memory + section##_ROWS * 32) + (place)))
-// ``nothing`` because places would stay in registers from the first copy to the last.
+// ``nothing`` keeps the places from staying in registers between the first copy and the last.
 #define COPY(section, row) \
     COPY_AT(section, ((row) * 32 + ((lane + nothing) ^ ((row) & 31))) * (int)sizeof(SCALAR))
 #define OF_ARRAY(array, row, count) \
@@ -245,14 +245,15 @@ struct alignas(16) Four { SCALAR numbers[4]; };
         if (i * 32 + lane < (count)) array[i * 32 + lane] = COPY(section, (first) + i);
 #define IF_BEFORE(x) (lane > 0 ? (x) : (SCALAR)0)
 #define IF_BEHIND(x) (lane < 31 ? (x) : (SCALAR)0)
-// Where the time goes, for those who ask: cycles of each phase, over 64.
+// Profiling: cycles of each phase, divided by 64.
 #if PROFILE && defined(__CUDA_ARCH__)
-// In shared memory: registers are taken, and all else would take part of the time itself.  Every
-// eighth lane has the same numbers, so that there is no branch; lane i counts phase i.
+// The counters are in shared memory, because registers are scarce and other memory would disturb
+// the measurement.  Every eighth lane has the same counters, which avoids a branch; lane i counts
+// phase i.
 static_assert(PHASES <= 8, "");
 __shared__ unsigned clocks[TOGETHER][2][8];
 volatile unsigned* const counted = clocks[place_in_block][0] + (lane & 7);
-volatile unsigned* const ended = clocks[place_in_block][1] + (lane & 7);  // the phase before
+volatile unsigned* const ended = clocks[place_in_block][1] + (lane & 7);  // end of the last phase
 *counted = 0;
 *ended = (unsigned)clock();
 #define CLOCK(i) {                                      \
@@ -265,7 +266,7 @@ volatile unsigned* const ended = clocks[place_in_block][1] + (lane & 7);  // the
 #define CLOCK(i)
 #define WRITE_CLOCKS if (PROFILE) for (int i = 0; i < PHASES; ++i) status_of[2 + i] = 0;
 #endif
-// Whether a number is zero in all lanes; sums, and the largest of numbers that are not negative.
+// Whether a value is zero in all lanes; the sum, and the largest of values that are not negative.
 auto is_zero = [&](Lanes x) -> bool {
 #if defined(__CUDA_ARCH__)
     return __all_sync(ALL, x == 0);
@@ -287,7 +288,7 @@ auto summed = [&](Lanes x) -> SCALAR {
 };
 auto largest = [&](Lanes x) -> SCALAR {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 && SINGLE
-    // Such numbers are ordered as their bits are.
+    // Floating-point values that are not negative are ordered like their bits.
     return __int_as_float(__reduce_max_sync(ALL, __float_as_int(x)));
 #elif defined(__CUDA_ARCH__)
     #pragma unroll

@@ -1,28 +1,23 @@
-"""Straight-line native source of a lane: its elimination, and one ADMM iteration.
+"""Native source of a lane as straight lines: its elimination, and one ADMM iteration.
 
-Reads: a `LaneMemory`.  Produces: statements for `engines.onchip.solve_source`, which defines the names:
+Reads: a `LaneMemory`.  Produces: statements for `engines.onchip.solve_source`, which defines the
+names:
 
-    EACH_LANE              what follows is done for every lane: by itself, or in a loop on the CPU
-    MEM(section + row)     a number of the lane; sections are Z_ROWS, X_ROWS, ...
-    KEEP(i, name)          number i that a lane keeps under a name, see `KEPT`
-    SAVE_NOW, SAVE_LATE(i, name, value), LOAD(i, name)    the same, through memory where registers
-                           are needed for other numbers; on CUDA at once, on the CPU at the end of a
-                           block, because a compiler takes long to see that stores between change
-                           nothing else
-    LOAD_AS(i, name, j, saved)    what is saved as number j under another name
-    FROM_BEFORE(i, to, name, h), FROM_BEHIND(...)    takes it from the lane h before or behind
-    FROM_ACROSS(i, to, name, h)    behind in lanes whose bit h is zero, else before
+    EACH_LANE              executes the next block for every lane; on the CPU it is a loop
+    MEM(section + row)     a value of the lane; sections are Z_ROWS, X_ROWS, ...
+    KEEP(i, name)          value i that a lane keeps under a name, see `KEPT`
+    SAVE_NOW, SAVE_LATE(i, name, value), LOAD(i, name)    the same through memory, where registers
+                           are needed for other values; stored at once on CUDA, and at the end of a
+                           block on the CPU, because a compiler takes long to prove that stores in
+                           between change nothing else
+    LOAD_AS(i, name, j, saved)    loads value j that was saved under another name
+    FROM_BEFORE(i, to, name, h), FROM_BEHIND(...)    receives it from the lane h before or behind
+    FROM_ACROSS(i, to, name, h)    from behind in lanes whose bit h is zero, otherwise from before
     IF_BEFORE(x), IF_BEHIND(x)    x, but zero in the first, or in the last lane
-    OF_LANE(x)             the lane's part of a number of all lanes
+    OF_LANE(x)             the entry of this lane in a vector over all lanes
     SIGMA, OMEGA, R_ROW, R_EQUAL
 
 Local variables: ``r3`` is node 3 in a solve, ``k...`` an entry that is being eliminated.
-
-The separators form a block tridiagonal system over the lanes: ``diag``, ``above`` towards the next
-lane, and its transpose ``below`` towards the lane before.  Symmetric blocks are used below their
-diagonal only.  A parallel cyclic reduction solves it: two blocks per level, one in the last, and the
-last inverse.  `COUPLE` prepares these blocks; `REDUCE` is a macro in it that is defined outside of
-the loop.
 """
 
 from __future__ import annotations
@@ -32,89 +27,19 @@ from collections.abc import Callable, Collection
 from warpmpc.codegen.emit_native import literal
 from warpmpc.engines.onchip.lanes import Node, Pair, pair
 from warpmpc.engines.onchip.memory import LaneMemory
+from warpmpc.engines.onchip.reduction_source import block_of_lanes, kept, reduction
 from warpmpc.symbolic.derivatives.stage_model import RowKind
-
-
-def kept(name: str, i: int) -> str:
-    """Number i that a lane keeps under a name."""
-    return f"KEEP({i}, {name})"
-
-
-def block_of_lanes(lines: list[str]) -> list[str]:
-    """Statements that every lane executes."""
-    return ["EACH_LANE {", *lines, "}"]
-
-
-def reduction(memory: LaneMemory, *, folds: bool) -> list[str]:
-    """All levels.
-
-    Args:
-        memory: Where the blocks lie.
-        folds: Whether all levels but the last are one text.
-    """
-    nx, lines = range(memory.n_separators), []
-    if folds:
-        lines.append("ROLLED for (int level = 0; level + 1 < LEVELS; ++level) {")
-        lines += [*_level(memory, None), "}"]
-    else:
-        for level in range(memory.levels - 1):
-            lines += _level(memory, level)
-    if memory.levels:
-        lines += _last_level(memory)
-    last = memory.n_blocks - 1
-    solutions = []
-    for i in nx:
-        terms = [f"{_entry(memory, last, i, j)} * {kept('s', j)}" for j in nx]
-        solutions.append(f"{kept('y', i)} = {' + '.join(terms)};")
-    return [*lines, *block_of_lanes(solutions)]
-
-
-def _level(memory: LaneMemory, level: int | None) -> list[str]:
-    """Takes both neighbours at a distance from s; None: the distance is ``1 << level``."""
-    nx = range(memory.n_separators)
-    step = f"(1 << {'level' if level is None else level})"
-    lines = [f"FROM_BEFORE({i}, before, s, {step})" for i in nx]
-    lines += [f"FROM_BEHIND({i}, behind, s, {step})" for i in nx]
-    products = []
-    for side, name in enumerate(("before", "behind")):
-        block = f"2 * level + {side}" if level is None else 2 * level + side
-        products += _products(memory, block, name)
-    return [*lines, *block_of_lanes(products)]
-
-
-def _last_level(memory: LaneMemory) -> list[str]:
-    """The same where a lane has one neighbour at most."""
-    distance = 1 << memory.levels - 1
-    across = [f"FROM_ACROSS({i}, before, s, {distance})" for i in range(memory.n_separators)]
-    return [*across, *block_of_lanes(_products(memory, memory.n_blocks - 2, "before"))]
-
-
-def _products(memory: LaneMemory, block: int | str, name: str) -> list[str]:
-    nx = range(memory.n_separators)
-    return [
-        f"{kept('s', i)} -= {_entry(memory, block, i, j)} * {kept(name, j)};"
-        for j in nx
-        for i in nx
-    ]
-
-
-def _entry(memory: LaneMemory, block: int | str, i: int, j: int) -> str:
-    """An entry of a block; a loop over all of them finds them in memory."""
-    size, stored = memory.n_separators, memory.stored_blocks
-    if isinstance(block, int) and block >= stored:
-        return kept("u", ((block - stored) * size + i) * size + j)
-    return f"MEM(W_ROWS + ({block}) * {size * size} + {i * size + j})"
 
 
 class LaneEntries:
     """Entries while the interior is eliminated; each is declared where it is first needed."""
 
     def __init__(self, start: Callable[[Pair], str | None], beyond: Collection[Node]):
-        """Nothing is declared yet.
+        """Starts without any declared entry.
 
         Args:
-            start: Text of an entry's value in K, None where it has none.
-            beyond: Nodes of the next lane: between them K has nothing of this lane.
+            start: Expression of an entry's value in K, None where it has none.
+            beyond: Nodes of the next lane; this lane contributes nothing to K between them.
         """
         self.lines: list[str] = []
         self._start, self._beyond = start, set(beyond)
@@ -122,7 +47,7 @@ class LaneEntries:
 
     @staticmethod
     def label(node: Node) -> str:
-        """Part of a name."""
+        """Part of a variable's name."""
         return f"{node.stage}{'g' if node.is_row else 'z'}{node.index}"
 
     def _name(self, key: Pair) -> str:
@@ -137,7 +62,7 @@ class LaneEntries:
         return self._declared[key]
 
     def subtract(self, a: Node, b: Node, product: str) -> None:
-        """Takes a product from an entry; what belongs to the next lane begins with nothing."""
+        """Subtracts a product from an entry; entries of the next lane start at zero."""
         key = pair(a, b)
         beyond = self._beyond.issuperset(key)
         start = None if beyond else self._start(key)
@@ -148,113 +73,15 @@ class LaneEntries:
             self.lines.append(f"SCALAR {self._name(key)} = -({product});")
 
     def value(self, a: Node, b: Node, *, given: bool = True) -> str:
-        """Text of an entry between separators; `given`: it has a value in K, too."""
+        """Expression of an entry between separators; `given` tells whether K has a value there."""
         key = pair(a, b)
         if key in self._declared:
             return self._declared[key]
         return (self._start(key) if given else None) or "(SCALAR)0"
 
 
-COUPLE = r"""
-auto of_neighbour = [&](Lanes x, int h) -> Lanes {
-    x = UP(x, h);
-    EACH_LANE OF_LANE(x) = lane < h ? (SCALAR)0 : OF_LANE(x);
-    return x;
-};
-// One pivot after the other; what is left is the inverse with the opposite sign.
-auto invert_block = [&](Lanes (&a)[NX][NX]) {
-    UNROLL for (int k = 0; k < NX; ++k) {
-        const Lanes p = inverted(a[k][k]);
-        Lanes column[NX];
-        UNROLL for (int i = 0; i < NX; ++i) column[i] = LOWER(a, i, k);
-        UNROLL for (int i = 0; i < NX; ++i) if (i != k) {
-            const Lanes f = column[i] * p;
-            UNROLL for (int j = 0; j <= i; ++j) if (j != k) a[i][j] -= f * column[j];
-            LOWER(a, i, k) = f;
-        }
-        a[k][k] = -p;
-    }
-    UNROLL for (int i = 0; i < NX; ++i)
-        UNROLL for (int j = 0; j <= i; ++j) a[i][j] = -a[i][j];
-};
-UNROLL for (int i = 0; i < NX; ++i) {
-    UNROLL for (int j = 0; j < NX; ++j) below[i][j] = of_neighbour(above[j][i], 1);
-    UNROLL for (int j = 0; j <= i; ++j) diag[i][j] += of_neighbour(ahead[i][j], 1);
-}
-// Parallel cyclic reduction of the separators: each step doubles the distance of neighbours.
-ROLLED for (int level = 0; level + 1 < LEVELS; ++level) {
-    const int h = 1 << level;
-    Lanes inverse[NX][NX], product[NX][NX];
-    UNROLL for (int i = 0; i < NX; ++i)
-        UNROLL for (int j = 0; j <= i; ++j) inverse[i][j] = diag[i][j];
-    invert_block(inverse);
-    REDUCE(UP, below, 2 * level)
-    REDUCE(DOWN, above, 2 * level + 1)
-    // Neighbours of neighbours.
-    Lanes next[NX][NX];
-    UNROLL for (int i = 0; i < NX; ++i)
-        UNROLL for (int j = 0; j < NX; ++j) next[i][j] = (Lanes)0;
-    UNROLL for (int k = 0; k < NX; ++k)
-        UNROLL for (int j = 0; j < NX; ++j) {
-            const Lanes other = DOWN(above[k][j], h);
-            UNROLL for (int i = 0; i < NX; ++i) next[i][j] -= product[i][k] * other;
-        }
-    UNROLL for (int i = 0; i < NX; ++i)
-        UNROLL for (int j = 0; j < NX; ++j) {
-            above[i][j] = next[i][j];
-            below[j][i] = of_neighbour(next[i][j], 2 * h);
-        }
-}
-// In the last step a lane has one neighbour at most: the other side is zero.
-if (LEVELS > 0) {
-    const int h = 1 << (LEVELS > 0 ? LEVELS - 1 : 0);
-    Lanes inverse[NX][NX], product[NX][NX];
-    UNROLL for (int i = 0; i < NX; ++i) {
-        UNROLL for (int j = 0; j < NX; ++j) above[i][j] += below[i][j];
-        UNROLL for (int j = 0; j <= i; ++j) inverse[i][j] = diag[i][j];
-    }
-    invert_block(inverse);
-    REDUCE(ACROSS, above, 2 * LEVELS - 2)
-}
-invert_block(diag);
-UNROLL for (int i = 0; i < NX; ++i)
-    UNROLL for (int j = i + 1; j < NX; ++j) diag[i][j] = diag[j][i];
-STORE_BLOCK(LEVELS > 0 ? 2 * LEVELS - 1 : 0, diag)
-"""
-
-# One neighbour in one step: it takes its share from the diagonal.
-REDUCE = r"""
-#define STORE_BLOCK(block, a)                                                           \
-    UNROLL for (int i = 0; i < NX; ++i)                                                 \
-        UNROLL for (int j = 0; j < NX; ++j) {                                           \
-            const int place = (block) * NX * NX + i * NX + j;                           \
-            if (!KEPT_BLOCKS || (block) < STORED_BLOCKS)                                \
-                ROW_OF_LANES(W_ROWS + place) = a[i][j];                                 \
-            else                                                                        \
-                SAVE_ROW(place - STORED_BLOCKS * NX * NX, u, a[i][j])                   \
-        }
-#define LOWER(a, i, j) a[(i) > (j) ? (i) : (j)][(i) > (j) ? (j) : (i)]
-#define REDUCE(FROM, side, block)                                                       \
-    UNROLL for (int i = 0; i < NX; ++i)                                                 \
-        UNROLL for (int j = 0; j < NX; ++j) product[i][j] = (Lanes)0;                   \
-    UNROLL for (int k = 0; k < NX; ++k)                                                 \
-        UNROLL for (int j = 0; j <= k; ++j) {                                           \
-            const Lanes other = FROM(inverse[k][j], h);                                 \
-            UNROLL for (int i = 0; i < NX; ++i) {                                       \
-                product[i][j] += side[i][k] * other;                                    \
-                if (j != k) product[i][k] += side[i][j] * other;                        \
-            }                                                                           \
-        }                                                                               \
-    STORE_BLOCK(block, product)                                                         \
-    UNROLL for (int i = 0; i < NX; ++i)                                                 \
-        UNROLL for (int j = 0; j <= i; ++j)                                             \
-            UNROLL for (int k = 0; k < NX; ++k)                                         \
-                diag[i][j] -= product[i][k] * side[j][k];
-"""
-
-
-_LONGEST_LOOP = 1000  # multiply-adds; measured on an H200: up to 700 are faster unfolded
-_MOST_KEPT = 150  # registers; a cartpole needs 144 and has no others left
+_LONGEST_LOOP = 1000  # multiply-adds; on an H200, up to 700 are faster unfolded
+_MOST_KEPT = 150  # registers; a cartpole needs 144 and has none left
 # What lanes keep between blocks: entries of L, inverse pivots, couplings with separators, the
 # right-hand side of separators, the same reduced, what goes to the next lane, the solution, what
 # comes from both sides, and blocks of the reduction.
@@ -262,18 +89,18 @@ KEPT = ("l", "i", "e", "g", "s", "b", "y", "before", "behind", "u")
 
 
 def registers_of(dtype: str) -> int:
-    """Registers of a number."""
+    """Registers that a value takes."""
     return {"float32": 1, "float64": 2}[dtype]
 
 
 class LaneSource:
-    """The text of one problem."""
+    """Writes the elimination and the ADMM iteration of one problem."""
 
     def __init__(self, memory: LaneMemory, dtype: str):
-        """Finds which numbers of the factorisation have to be kept.
+        """Finds which values of the factorisation have to be kept.
 
         Args:
-            memory: Where everything lies.
+            memory: Rows of the shared memory.
             dtype: "float32" or "float64".
         """
         self._m, self._dtype = memory, dtype
@@ -296,10 +123,10 @@ class LaneSource:
             if pair(node, beyond) in memory.layout.edges
         ]
 
-    # --- numbers of K ---
+    # --- values of K ---
 
     def entry(self, a: Node, b: Node) -> str | None:
-        """Text of an entry of P or A, None where there is none."""
+        """Expression of an entry of P or A, None where there is none."""
         key, m = pair(a, b), self._m
         if key in m.literals:
             return literal(m.literals[key], self._dtype)
@@ -309,7 +136,7 @@ class LaneSource:
         return f"({' + '.join(terms)})" if terms else None
 
     def inverse_rho(self, node: Node) -> str:
-        """Text of 1/rho of a row."""
+        """Expression of 1/rho of a row."""
         m = self._m
         if node in m.rho:
             return f"MEM(RHO_ROWS + {m.rho[node]})"
@@ -318,8 +145,8 @@ class LaneSource:
         return "R_EQUAL" if slot.kind is RowKind.EQUALITY and not slot.soft else "R_ROW"
 
     def rho(self, node: Node) -> str:
-        """Text of rho of a row."""
-        known = node not in self._m.rho  # then the compiler divides
+        """Expression of rho of a row."""
+        known = node not in self._m.rho  # the compiler then divides
         inverse = self.inverse_rho(node)
         return f"(1 / {inverse})" if known else f"DIVIDED((SCALAR)1, {inverse})"
 
@@ -330,7 +157,7 @@ class LaneSource:
         return f"SIGMA + {entry}" if entry else "SIGMA"
 
     def _start(self, key: Pair) -> str | None:
-        """Text of an entry of K, None where there is none."""
+        """Expression of an entry of K, None where there is none."""
         a, b = key
         return self._diagonal(a) if a == b else self.entry(a, b)
 
@@ -338,7 +165,7 @@ class LaneSource:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many numbers a lane keeps under each name of `KEPT`."""
+        """Number of values that a lane keeps under each name of `KEPT`."""
         m = self._m
         couplings = {"e": len(self._couplings)}
         factor = {"l": len(self._l), "i": m.n_interior, **couplings}
@@ -383,13 +210,13 @@ class LaneSource:
         return node.is_row and node not in self._m.rho and node not in self._touched
 
     def _pivot(self, node: Node) -> str:
-        """Text of an inverse pivot."""
+        """Expression of an inverse pivot."""
         if self._has_known_pivot(node):
             return f"(-{self.rho(node)})"
         return kept("i", self._m.place[node])
 
     def loaded(self) -> list[str]:
-        """Takes back what the elimination saved."""
+        """Loads what the elimination saved."""
         pivots = [
             self._m.place[node]
             for node in self._m.elimination.order
@@ -406,11 +233,11 @@ class LaneSource:
 
     @property
     def keeps_factor(self) -> bool:
-        """Whether L stays in registers while the reduction is prepared, whose blocks need some."""
+        """Whether L fits into registers beside the blocks of the reduction while these are prepared."""
         return (len(self._l) + self._m.n_interior) * registers_of(self._dtype) <= _MOST_KEPT
 
     def _remaining(self, work: LaneEntries) -> list[str]:
-        """What the elimination leaves between separators."""
+        """Stores what the elimination leaves between separators."""
         lines = []
         for i, row in enumerate(self._own):
             for j, col in enumerate(self._own[: i + 1]):
@@ -439,7 +266,7 @@ class LaneSource:
     # --- one iteration ---
 
     def _solve(self) -> list[str]:
-        """R becomes the solution with the interior alone."""
+        """Solves for the interior alone, in place of the right-hand side."""
         m, lines = self._m, []
         order, columns = m.elimination.order, m.elimination.columns
         for j, column in zip(order, columns, strict=True):
@@ -463,15 +290,15 @@ class LaneSource:
 
     @property
     def folds(self) -> bool:
-        """Whether both solves of an iteration, and all levels of the reduction, are one text.
+        """Whether both solves of an iteration, and all levels of the reduction, share one loop.
 
-        A loop whose text does not fit into a scheduler's instruction cache is fetched at half the
-        speed; a short one is faster without branches.  A loop over levels finds no registers.
+        A loop that does not fit into a scheduler's instruction cache runs at half the speed; a short
+        one is faster without branches.  A loop over levels leaves no registers for blocks.
         """
         return self.counted_operations() > _LONGEST_LOOP and not self._m.kept_blocks
 
     def iteration(self) -> list[str]:
-        """One ADMM iteration: R and g are right-hand sides before and after."""
+        """One ADMM iteration: R and g hold the right-hand sides before and after it."""
         update = [line for node in self._m.elimination.order for line in self._update(node)]
         update += self._update_separators()
         between = self._between()
@@ -502,7 +329,7 @@ class LaneSource:
         ]
 
     def _outwards(self) -> list[str]:
-        """Right-hand sides of the own separators, and what those of the next lane lose."""
+        """Right-hand sides of the lane's separators, and what the next lane's ones lose."""
         lines = [
             f"{kept('s', i)} = {kept('g', i)}; {kept('b', i)} = 0;"
             for i in range(self._m.n_separators)
@@ -516,7 +343,7 @@ class LaneSource:
         return lines
 
     def _inwards(self) -> list[str]:
-        """Takes the separators from the right-hand side of the interior."""
+        """Subtracts the separators from the right-hand side of the interior."""
         lines = [
             f"const SCALAR m{i} = IF_BEHIND({kept('behind', i)});"
             for i in range(self._m.n_separators)
@@ -577,14 +404,14 @@ class LaneSource:
         return f"{v} {bounds}\nconst SCALAR s = {self.project(node)};"
 
     def penalties(self, node: Node, side: int) -> tuple[str, str] | None:
-        """Texts of the linear and the quadratic coefficient of a soft side, None if it is hard."""
+        """Linear and quadratic coefficient of a soft side as expressions, None if it is hard."""
         soft = self._m.soft
         if (node, side) not in soft:
             return None
         return f"MEM(H_ROWS + {soft[node, side]})", f"MEM(H_ROWS + {soft[node, side + 2]})"
 
     def project(self, node: Node) -> str:
-        """Text of s, from ``v`` and the bounds."""
+        """Expression of s, from ``v`` and the bounds."""
         slot = self._m.layout.row_slot(node)
         clip = {
             RowKind.EQUALITY: "lo",
@@ -593,7 +420,7 @@ class LaneSource:
         }.get(slot.kind, "CLIP(v, lo, hi)")
         if not slot.soft:
             return clip
-        # Beyond a soft bound s gives way; see `qp.soft`.
+        # s gives way beyond a soft bound; see `qp.soft`.
         gives = []
         for side, sign, beyond in ((0, "-", f"{clip} - v"), (1, "+", f"v - {clip}")):
             found = self.penalties(node, side)
@@ -603,7 +430,7 @@ class LaneSource:
         return f"({clip}{''.join(gives)})"
 
     def counted_values(self) -> dict[str, int]:
-        """Numbers of a lane that live in registers during the iteration."""
+        """Values of a lane that are in registers during the iteration."""
         m = self._m
         varying = sum(not self._is_literal(a, b) for a, b in self._couplings)
         constant = sum(map(self._has_known_pivot, m.elimination.order))

@@ -1,13 +1,13 @@
-"""One MPC problem on the 32 lanes of a warp: which lane owns what, and what all lanes have alike.
+"""Distribution of an MPC problem over the 32 lanes of a warp, with one pattern for all lanes.
 
-Reads: an `MPCProblem` with its `Assembly`.  Produces: `LaneLayout`: every variable and row as a
-lane and a node of the pattern that all lanes share, and every entry of K as an entry of that
-pattern.
+Reads: an `MPCProblem` with its `Assembly`.  Produces: `LaneLayout`, which maps every variable and
+    row
+to a lane and a node of the shared pattern, and every entry of K to an entry of that pattern.
 
-Lane i owns some consecutive stages.  Variables of its first stage that the stage before is coupled
-to are *separators*, all else is *interior*: without the separators lanes have nothing to do with
-each other.  Stages may differ; the shared pattern is the union over all lanes, and what a lane does
-not have is zero there.
+Lane i owns some consecutive stages.  Variables of its first stage that the previous stage is
+coupled to are *separators*; all other nodes are *interior*.  Without the separators, lanes are
+independent. Stages may differ: the shared pattern is the union over all lanes, and entries that a
+lane does not have are zero there.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Node(NamedTuple):
     """A node of the pattern that lanes share.
 
     Attributes:
-        stage: Among the stages of a lane; that after the last one holds the separators of the next
-            lane.
+        stage: Stage within the lane; the number after the last one stands for the separators of the
+            next lane.
         is_row: Whether it is a row and not a variable.
-        index: Among the variables, or the rows, of the stage.
+        index: Place among the variables, or the rows, of the stage.
     """
 
     stage: int
@@ -44,11 +44,11 @@ Pair = tuple[Node, Node]
 
 
 class RowSlot(NamedTuple):
-    """What rows of different lanes have in common if they are one node.
+    """Properties that rows of different lanes share if they are one node.
 
     Attributes:
-        kind: Which bounds they have.
-        soft: Whether they are soft.
+        kind: Which bounds the rows have.
+        soft: Whether the rows are soft.
     """
 
     kind: RowKind
@@ -67,8 +67,8 @@ class LaneLayout:
         per_lane: Stages of a lane.
         n_lanes: Lanes with stages; the last one may have fewer.
         z_sizes: Most variables of each stage of a lane.
-        rows: Of each stage of a lane, what its rows are.
-        separators: Variables of the first stage that the stage before is coupled to.
+        rows: For each stage of a lane, the kinds of its rows.
+        separators: Variables of the first stage that the previous stage is coupled to.
         edges: Off-diagonal entries of the shared pattern.
     """
 
@@ -76,8 +76,8 @@ class LaneLayout:
         """Assigns all nodes.
 
         Args:
-            assembly: Of the problem.
-            kinds: Of all rows.
+            assembly: Assembly of the problem.
+            kinds: Kinds of all rows.
             n_lanes: Lanes of a warp.
         """
         self.assembly, self.problem = assembly, assembly.problem
@@ -119,7 +119,7 @@ class LaneLayout:
         self._slot_of_row = np.zeros(problem.n_cons, dtype=np.int64)
         marks: list[list[set[object]]] = [[] for _ in range(self.per_lane)]
         patterns = self._row_patterns()
-        # Stages that most others are like come first: they decide what the slots are.
+        # The most common stages come first, because they determine the slots.
         often = np.bincount(problem.group_of)
         for k in sorted(range(problem.horizon + 1), key=lambda k: -often[problem.group_of[k]]):
             s, first = self.place(k)[1], int(problem.g_offset[k])
@@ -165,7 +165,7 @@ class LaneLayout:
         return sorted(Node(0, False, node.index) for node in first)
 
     def ahead(self, node: Node) -> Node:
-        """A separator, seen from the lane before."""
+        """A separator as the previous lane addresses it."""
         return Node(self.per_lane, False, node.index)
 
     def _edges(self) -> set[Pair]:
@@ -181,7 +181,7 @@ class LaneLayout:
         return [node for node in nodes if node not in set(self.separators)]
 
     def row_slot(self, node: Node) -> RowSlot:
-        """What is known of a row."""
+        """Kind of a row, and whether it is soft."""
         return self.rows[node.stage][node.index]
 
 
@@ -191,9 +191,9 @@ class LaneElimination:
 
     Attributes:
         order: Interior nodes in the order of their elimination.
-        columns: For each of them the nodes that it changes: later interior ones, then separators
+        columns: For each of them, the nodes that it changes: later interior ones, then separators
             of the lane, then those of the next lane.
-        n_L: Entries of L inside the interior; others are never stored.
+        n_L: Entries of L inside the interior; other entries are not stored.
     """
 
     order: list[Node]
@@ -202,7 +202,7 @@ class LaneElimination:
 
 
 def eliminate_lane(layout: LaneLayout) -> LaneElimination:
-    """Stage by stage; in a stage the node with the fewest neighbours, rows first."""
+    """Eliminates stage by stage; within a stage the node with the fewest neighbours, rows first."""
     beyond = [*layout.separators, *map(layout.ahead, layout.separators)]
     near: dict[Node, set[Node]] = {node: set() for node in (*layout.interior, *beyond)}
     for a, b in layout.edges:

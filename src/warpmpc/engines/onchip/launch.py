@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import warp as wp
 
 from warpmpc.codegen.kernel_source import Argument, KernelSource
 from warpmpc.codegen.native.line_search import REPORT_ROWS
@@ -71,10 +70,10 @@ class Solved:
         z: Trajectories.
         state: d, s and y of the last QP.
         report: `REPORT_ROWS` of the last iteration, or of all.
-        status: Of the last QP (`NO_PART` if there was none: the problem is not active, or its z is
-            not finite), how many ADMM iterations there were, and where the cycles of `PHASES`
-            were counted, those over 64.  Where problems leave before the last iteration:
-            behind it their number of iterations, and 1 if they are converged.
+        status: Status of the last QP (`NO_PART` if there was none: the problem is not active, or
+            its z is not finite), the number of ADMM iterations, and where the cycles of `PHASES`
+            were counted, these divided by 64.  Where problems may end early, two rows follow: the
+            number of iterations, and 1 if the problem has converged.
     """
 
     z: jax.Array
@@ -84,7 +83,7 @@ class Solved:
 
 
 class OnchipKernel:
-    """The kernel of one problem; text is generated and compiled with the first call."""
+    """The kernel of one problem; its source is generated and compiled with the first call."""
 
     def __init__(
         self, memory: LaneMemory, text: OnchipSource, tables: Sequence[np.ndarray], dtype: str
@@ -92,13 +91,13 @@ class OnchipKernel:
         """Puts the tables on the device.
 
         Args:
-            memory: Where everything lies.
-            text: Of the solve.
-            tables: Of the programs: linearise, evaluate.
+            memory: Rows of the shared memory.
+            text: Writer of the source.
+            tables: Tables of the programs: linearise, evaluate.
             dtype: "float32" or "float64".
         """
         self._memory, self._text, self._dtype = memory, text, dtype
-        self._kernels: dict[tuple[int, ...], wp.Kernel] = {}
+        self._kernels: dict[tuple[int, ...], KernelSource] = {}
         with jax.ensure_compile_time_eval():
             self._tables = [_pointed(table, jnp.int32) for table in tables]
             lanes = (self._places(), memory.absent)
@@ -115,12 +114,12 @@ class OnchipKernel:
         return shared_bytes(self._memory, self._dtype)
 
     def together(self, batch: int, *, ends: bool) -> int:
-        """Problems of a block.
+        """Problems per block.
 
-        Warps at the same place fetch their instructions once, and those of a block begin together:
-        where searches take different times, cars were a quarter faster.  With two blocks at a time
-        nobody waits for the slowest of all.  A batch that does not fill the device is spread, and
-        problems that end by themselves do not wait for others.
+        Warps at the same place fetch their instructions once, and warps of a block begin together:
+        where line searches take different times, cars were a quarter faster.  With two blocks at a
+        time, no warp waits for the slowest one of all.  A batch that does not fill the device is
+        spread, and problems that may end early do not wait for others.
 
         Args:
             batch: Problems of a launch.
@@ -135,7 +134,7 @@ class OnchipKernel:
     def kernel_source(
         self, counts: OnchipCounts, names: Sequence[str], together: int = 1
     ) -> KernelSource:
-        """What the kernel is made from; numbers of iterations are no part of it."""
+        """Declaration of the kernel; numbers of iterations are arguments and not part of it."""
         static = together * (self.shared_bytes + _OF_WARP) <= STATIC_SHARED
         memory, dtype = self._memory, self._dtype
         tables = ("linearize_in", "evaluate_in", "nodes_in", "absent_in")
@@ -165,12 +164,13 @@ class OnchipKernel:
                 memory, dtype, static=static, profile=counts.profile, together=together
             ),
             scratch=0 if static else together * memory.n_rows * LANES,
+            merged=LANES,
         )
 
-    def _kernel(self, counts: OnchipCounts, names: Sequence[str], together: int) -> wp.Kernel:
+    def _kernel(self, counts: OnchipCounts, names: Sequence[str], together: int) -> KernelSource:
         kind = (counts.record, counts.restart, counts.profile, counts.ends, together)
         if kind not in self._kernels:
-            self._kernels[kind] = self.kernel_source(counts, names, together).kernel()
+            self._kernels[kind] = self.kernel_source(counts, names, together)
         return self._kernels[kind]
 
     def solve(
@@ -186,7 +186,7 @@ class OnchipKernel:
             point: z and parameters by name, ``[batch, rows, 1]``; common ones ``[1, rows, 1]``.
             state: d, s and y that the first QP starts from.
             active: Which instances take part if their z is finite, ``[batch, 1, 1]``.
-            counts: How many iterations.
+            counts: Numbers of iterations.
         """
         names = list(point)
         batch = point["z"].shape[0]
@@ -222,31 +222,31 @@ def shared_bytes(memory: LaneMemory, dtype: str) -> int:
 
 
 def problems_at_once(memory: LaneMemory, dtype: str) -> int:
-    """Problems that the shared memory of a multiprocessor has room for."""
+    """Problems that fit into the shared memory of a multiprocessor."""
     limit = shared_memory_limit() + _RESERVED // 2
     return limit // (shared_bytes(memory, dtype) + _RESERVED)
 
 
 def needed_registers(memory: LaneMemory, dtype: str) -> int:
-    """About the registers that a lane needs."""
+    """Estimate of the registers that a lane needs."""
     values = sum(LaneSource(memory, dtype).counted_values().values())
     return registers_of(dtype) * values + _OVERHEAD
 
 
 def most_registers(memory: LaneMemory, dtype: str) -> int:
-    """Registers that a lane may have: fewer if more problems find room then."""
+    """Registers that a lane may have: fewer if more problems fit then."""
     warps = max(-(-problems_at_once(memory, dtype) // _SCHEDULERS), 1)
     shared = REGISTER_FILE // (LANES * warps * _SCHEDULERS) // 8 * 8
     return min(max(shared, needed_registers(memory, dtype), _FEWEST), MAX_REGISTERS)
 
 
 def problems_held(memory: LaneMemory, dtype: str) -> int:
-    """Problems that a multiprocessor has shared memory and registers for."""
+    """Problems that fit into the shared memory and registers of a multiprocessor."""
     of_warp = LANES * (-(-most_registers(memory, dtype) // 8) * 8)
     by_registers = REGISTER_FILE // _SCHEDULERS // of_warp * _SCHEDULERS
     return min(problems_at_once(memory, dtype), by_registers)
 
 
 def _pointed(array: np.ndarray, dtype: Any) -> jax.Array:
-    """A table on the device; one number, if there is none: kernels want something to point to."""
+    """A table on the device; an empty one becomes one value, because kernels need a pointer."""
     return jnp.asarray(array.ravel() if array.size else np.zeros(1), dtype=dtype)

@@ -1,4 +1,4 @@
-"""Where the numbers of one problem lie while a warp works on it: rows of 32 numbers, one per lane.
+"""Memory of one problem while a warp works on it: rows of 32 values, one per lane.
 
 Reads: a `LaneLayout` and its elimination.  Produces: `LaneMemory`: sections of rows, the row of
 every node and of every entry of K, and offsets that stage programs read from and write to.
@@ -11,7 +11,7 @@ every node and of every entry of K, and offsets that stage programs read from an
     H     penalties of soft rows
     R     right-hand side, between QPs multipliers
     W     entries of K, later the reduction in their place
-    PAR   parameters, if there is room: lanes see all of them
+    PAR   parameters, if there is room; they are shared by all lanes
 
 Before and after all QPs Q and W are copies of the caller's arrays.
 
@@ -44,25 +44,25 @@ class Section:
 
 
 class LaneMemory:
-    """Rows of everything.
+    """Rows of all sections.
 
     Attributes:
-        layout: Which lane owns what.
-        elimination: Of the interior of a lane.
+        layout: Distribution of the problem over the lanes.
+        elimination: Elimination of the interior of a lane.
         place: Row of each node within X, Q and R.
-        literals: Entries of K that are one constant in all lanes that have them.
+        literals: Entries of K that have one constant value in all lanes.
         entries: Rows within W of all other entries of P and A.
-        incoming: Rows within W of what the lane before adds to entries and linear costs.
-        kept_blocks: Blocks of the reduction that lanes keep in registers, the last ones.
-        held: Numbers of each array of parameters that has a copy here.
+        incoming: Rows within W of what the previous lane adds to entries and linear costs.
+        kept_blocks: Blocks of the reduction that lanes keep in registers; these are the last ones.
+        held: Size of each array of parameters that has a copy here.
     """
 
     def __init__(self, layout: LaneLayout, elimination: LaneElimination):
-        """Numbers all rows.
+        """Assigns all rows.
 
         Args:
-            layout: Which lane owns what.
-            elimination: Of the interior of a lane.
+            layout: Distribution of the problem over the lanes.
+            elimination: Elimination of the interior of a lane.
         """
         self.layout, self.elimination = layout, elimination
         self.kept_blocks, self.held = 0, dict[str, int]()
@@ -73,10 +73,10 @@ class LaneMemory:
         stored = sorted(named - set(self.literals))
         self.entries = {entry: i for i, entry in enumerate(stored)}
         self.incoming = {what: len(stored) + i for i, what in enumerate(self._crossing())}
-        self.dump = len(stored) + len(self.incoming)  # a row that nobody reads
+        self.dump = len(stored) + len(self.incoming)  # a row that is never read
 
     def _crossing(self) -> list[Pair | Node]:
-        """Entries and variables that a stage of the lane before contributes to."""
+        """Entries and variables that a stage of the previous lane contributes to."""
         found: dict[Pair | Node, None] = {}
         for lane, target in (*self._P_owners, *self._q_owners):
             for k in target[1]:
@@ -128,7 +128,7 @@ class LaneMemory:
 
     @cached_property
     def soft(self) -> dict[tuple[Node, int], int]:
-        """Rows within H: of a soft node its linear (0, 1) and quadratic (2, 3) penalties.
+        """Rows within H: for each soft node its linear (0, 1) and quadratic (2, 3) penalties.
 
         Even parts belong to the lower bound; a bound that does not exist has no penalty.
         """
@@ -171,7 +171,7 @@ class LaneMemory:
         return self._changed(kept_blocks=blocks)
 
     def holding(self, parameters: dict[str, int]) -> LaneMemory:
-        """The same with copies of arrays of parameters, of so many numbers each."""
+        """The same memory with copies of arrays of parameters, given with their sizes."""
         return self._changed(held=parameters)
 
     def _changed(self, **attributes: Any) -> LaneMemory:
@@ -182,7 +182,7 @@ class LaneMemory:
 
     @property
     def held_at(self) -> dict[str, int]:
-        """Number within PAR that each array of parameters begins with, if it has a copy."""
+        """First value within PAR of each array of parameters that has a copy."""
         return {name: section.first for name, section in _one_after_the_other(self.held).items()}
 
     @cached_property
@@ -230,7 +230,7 @@ class LaneMemory:
         return self._point_rows[node] if section == "Z" else self.place[node]
 
     def offset(self, section: str, row: int, lanes_ahead: int = 0) -> int:
-        """Where a row lies, counted from the first number of the lane."""
+        """Offset of a row, counted from the first value of the lane."""
         return (self.sections[section].first + row) * LANES + lanes_ahead
 
     def of_point(self, index: int, k: int) -> int:
@@ -250,7 +250,7 @@ class LaneMemory:
         return self.offset(section, self.place[node], lane - self.layout.place(k)[0])
 
     def of_entry(self, index: int, k: int) -> int:
-        """Where stage k adds to an entry of P, or (behind those) writes one of A."""
+        """Where stage k adds to an entry of P, or (after those) writes an entry of A."""
         lane, a, b = self.layout.couplings[index]
         here = self.layout.place(k)[0]
         if lane != here:
@@ -266,7 +266,7 @@ class LaneMemory:
         return self.offset("Q", self.place[node])
 
     def of_bound(self, index: int, *, upper: bool) -> int:
-        """Where a bound of a row is written; a bound that does not matter goes nowhere."""
+        """Where a bound of a row is written; a bound that is not needed goes to an unused row."""
         node = self.layout.row_nodes[index][1]
         kind = self.layout.row_slot(node).kind
         if upper and node in self.upper:
@@ -291,11 +291,12 @@ class LaneMemory:
 
     @cached_property
     def in_copy(self) -> IntArray:
-        """Where a copy of the caller's arrays has the number of each node in each lane.
+        """Place in a copy of the caller's arrays of the value of each node in each lane.
 
-        Rows begin with a row of the memory.  Places behind the arrays belong to what lanes lack, so
-        that nobody has to ask.  Within each row of the memory the numbers are permuted, see `COPY`
-        of `engines.onchip.head_template`: else those of all lanes would be in the same few banks.
+        Rows begin with a row of the memory.  Places after the arrays belong to nodes that a lane
+        does not have, so that no test is needed.  Within each row of the memory the values are
+        permuted, see `COPY` of `engines.onchip.head_template`; otherwise the lanes would use only a
+        few banks.
         """
         place = np.empty_like(self.node_index)
         is_row = np.array([node.is_row for node in self.nodes])
@@ -360,7 +361,7 @@ def _literals(layout: LaneLayout) -> dict[Pair, float]:
 
 
 def _constants(layout: LaneLayout) -> list[float | None]:
-    """Of each entry of A: its value, if no number is needed for it."""
+    """For each entry of A its value, if it is the same constant everywhere."""
     at = layout.assembly
     of_group = [constants_of(model.qp_expressions()["A"]) for model in at.models]
     entries = contributors(at, at.A_rows, "A", at.A_pattern.nnz)

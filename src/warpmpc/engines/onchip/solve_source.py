@@ -1,10 +1,10 @@
 """Native source of a whole MPC solve by one warp per problem.
 
 Reads: `LaneSource`, programs of the stages with their offsets, the rule of the line search.
-Produces: a body for `codegen.kernel_source`; see `engines.onchip.solve_template` for what it does.
+Produces: a body for `codegen.kernel_source`; `engines.onchip.solve_template` explains its parts.
 
-SQP iterations may end at a tolerance: a problem that is converged, or that cannot go on, leaves its
-loop without waiting for others.  The rule is that of `mpc.sqp.general`.
+SQP iterations may end at a tolerance: a problem that has converged, or that cannot continue, leaves
+its loop without waiting for others.  The rule is that of `mpc.sqp.general`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.kernel_source import inlined
 from warpmpc.codegen.native.admm import FORMULAS
 from warpmpc.codegen.native.line_search import (
+    COST_UNIT,
     POINT_SUMS,
     REPORT_ROWS,
     SearchRule,
@@ -32,21 +33,22 @@ from warpmpc.engines.onchip.check_source import LaneChecks, LaneResiduals, Onchi
 from warpmpc.engines.onchip.copy_source import (
     ROUND,
     OnchipInputs,
-    arrays_asked_for,
-    asked_for,
+    copy_back,
     declared,
+    discard_places,
     dispatched,
-    given_back,
+    fetch,
+    fetch_arrays,
+    fetch_places,
     item_width,
     moved,
-    places_asked_for,
-    places_forgotten,
     taken,
 )
 from warpmpc.engines.onchip.head_template import FUNCTIONS, HEAD, INVERT
-from warpmpc.engines.onchip.lane_source import COUPLE, REDUCE, LaneSource
+from warpmpc.engines.onchip.lane_source import LaneSource
 from warpmpc.engines.onchip.lanes import Node
 from warpmpc.engines.onchip.memory import LaneMemory
+from warpmpc.engines.onchip.reduction_source import COUPLE, REDUCE
 from warpmpc.engines.onchip.solve_template import NO_PART, PHASES, REPORT, SOLVE
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 
@@ -62,7 +64,7 @@ _JUDGE = r"""
 
 _LEAVE = " && !converged && accepted && usable"
 
-# Behind all else: iterations, and whether the conditions hold.
+# The last two entries of the status: the number of iterations, and whether the conditions hold.
 COUNTED = 2
 _COUNT = r"""
 if (CHIEF) {
@@ -72,10 +74,10 @@ if (CHIEF) {
 
 
 def end_sources(end: SQPTolerances | None, dtype: str, *, soft: bool) -> dict[str, str]:
-    """Parts of `engines.onchip.solve_template.SOLVE`; nothing for a fixed number of iterations.
+    """Parts of `engines.onchip.solve_template.SOLVE`; empty for a fixed number of iterations.
 
     Args:
-        end: Tolerances.
+        end: Tolerances of the SQP iteration.
         dtype: "float32" or "float64".
         soft: Whether there are soft rows.
     """
@@ -92,6 +94,22 @@ def end_sources(end: SQPTolerances | None, dtype: str, *, soft: bool) -> dict[st
     }
 
 
+UNIT_PARTS: Sequence[str] = ("begin_unit", "roots", "unit")
+
+
+def unit_sources(n_vars: int) -> dict[str, str]:
+    """Parts of the templates that find the unit of the cost, by the names in `UNIT_PARTS`.
+
+    Args:
+        n_vars: Number of variables.
+    """
+    return {
+        "begin_unit": " SCALAR unit = 1;",
+        "roots": "\nLanes roots_of = (Lanes)0;",
+        "unit": f"\nunit = COST_UNIT(gradient, summed(roots_of), {n_vars});",
+    }
+
+
 _JOINED = {"+": "{} + {}", "max": "MAX({}, {})"}
 _FOLLOWING = 2000  # an H200 has 660 cartpoles, 1056 cars or 1848 pendulums at a time
 STATIC_SHARED = 48 * 1024  # bytes that a kernel may declare itself
@@ -99,16 +117,16 @@ STATIC_SHARED = 48 * 1024  # bytes that a kernel may declare itself
 
 @dataclass(frozen=True)
 class OnchipConstants:
-    """Settings that are numbers of the text.
+    """Settings that are constants of the source.
 
     Attributes:
-        sigma: Of the ADMM iteration.
-        relaxation: Likewise.
+        sigma: Regularisation of the ADMM iteration.
+        relaxation: Relaxation of the ADMM iteration.
         inverse_rho: 1/rho of inequalities, equalities and free rows.
         same: Distance below which bounds are equal.
         absent: Size from which bounds are absent.
         checks: When QPs end; None: after a fixed number of iterations.
-        end: When SQP iterations end, if that is not fixed.
+        end: When SQP iterations end; None: after a fixed number of iterations.
     """
 
     sigma: float
@@ -125,10 +143,10 @@ class OnchipPlans:
     """Programs of the stages; items are rounds of 32 lanes, see `engines.onchip.copy_source`.
 
     Attributes:
-        linearize: To the contributions named in `outputs`, then to what `evaluate` returns.
-        outputs: Of `linearize`.
-        evaluate: To cost and violations; the last input is d.
-        names: Of the inputs at a point.
+        linearize: Programs for the contributions in `outputs`, then for the outputs of `evaluate`.
+        outputs: Names of the contributions that `linearize` computes.
+        evaluate: Programs for cost and violations; the last input is d.
+        names: Names of the inputs at a point.
     """
 
     linearize: StagePlan
@@ -148,7 +166,7 @@ def _kept_source(kept: dict[str, int], saved: dict[str, int]) -> str:
 
 
 def _penalties(lane: LaneSource, node: Node) -> list[str]:
-    """Penalties become coefficients of the proximal map; see `qp.soft`."""
+    """Turns penalties into coefficients of the proximal map; see `qp.soft`."""
     lines = []
     for penalties in filter(None, (lane.penalties(node, side) for side in (0, 1))):
         b, a = penalties
@@ -166,18 +184,18 @@ def _penalties(lane: LaneSource, node: Node) -> list[str]:
 def onchip_head(
     memory: LaneMemory, dtype: str, *, static: bool, profile: bool, together: int = 1
 ) -> str:
-    """What precedes the body: types, memory, exchange between lanes.
+    """Source before the body: types, memory, exchange between lanes.
 
     Args:
-        memory: Where everything lies.
+        memory: Rows of the shared memory.
         dtype: "float32" or "float64".
         static: Whether the kernel declares its shared memory itself.
-        profile: Whether it counts cycles.
-        together: Problems of a block.
+        profile: Whether the kernel counts cycles.
+        together: Problems per block.
     """
     defines = {"WIDTH": 1, "STATIC": int(static), "MEMORY_ROWS": memory.n_rows}
     defines["TOGETHER"] = together
-    letter = "f" if dtype == "float32" else "d"  # of a register
+    letter = "f" if dtype == "float32" else "d"  # constraint letter of a register
     defines["SINGLE"] = int(dtype == "float32")
     defines |= {
         "PROFILE": int(profile),
@@ -188,7 +206,7 @@ def onchip_head(
     defines |= {
         "X_COUNT": memory.sections["X"].count,
         "R_COUNT": memory.sections["R"].count,
-        "NX": max(memory.n_separators, 1),  # of arrays, which nobody uses without separators
+        "NX": max(memory.n_separators, 1),  # size of arrays, which are unused without separators
         "LEVELS": memory.levels,
         "STORED_BLOCKS": memory.stored_blocks,
         "KEPT_BLOCKS": memory.kept_blocks,
@@ -203,25 +221,25 @@ def onchip_head(
 
 
 class OnchipSource:
-    """The body of one problem."""
+    """Writes the body of one problem."""
 
     def __init__(
         self, memory: LaneMemory, plans: OnchipPlans, rule: SearchRule, numbers: OnchipConstants
     ):
-        """Keeps what the text is made from."""
+        """Keeps the memory, the programs, the line search and the constants."""
         self._m, self._plans, self._rule, self._numbers = memory, plans, rule, numbers
         self.plans = [plans.linearize, plans.evaluate]
         self._inputs = OnchipInputs(plans.names, memory)
         self.has_checks = numbers.checks is not None
 
     def body(self, dtype: str, *, record: bool, restart: bool, ends: bool = False) -> str:
-        """The text.
+        """The complete body.
 
         Args:
             dtype: "float32" or "float64".
-            record: Whether every iteration reports.
+            record: Whether every iteration writes a report.
             restart: Whether QPs start from direction zero.
-            ends: Whether converged and failed problems leave.
+            ends: Whether problems that converged or failed leave the loop.
         """
         lane, rule, nothing = LaneSource(self._m, dtype), self._rule, ""
         residuals = LaneResiduals(self._m, dtype)
@@ -231,7 +249,7 @@ class OnchipSource:
             "statuses": STATUS_ENUM,
             "invert": INVERT,
             "inputs": self._inputs.pointers(),
-            "inputs_later": self._inputs.asked_later(),
+            "inputs_later": self._inputs.prefetches(),
             "rounds": self._rounds(),
             "ladder": rule.steps(dtype),
             "clear": "\n".join(self._clear()),
@@ -248,12 +266,12 @@ class OnchipSource:
             "finish": "\n".join(self._finish(lane)),
             "save_couplings": "\n".join(residuals.save(couplings=True)),
             "save_rest": "\n".join(residuals.save(couplings=False)),
-            "ask": "\n".join(arrays_asked_for(self._m)),
-            "forget_places": places_forgotten(self._m),
-            "ask_places": places_asked_for(self._m),
+            "ask": "\n".join(fetch_arrays(self._m)),
+            "forget_places": discard_places(self._m),
+            "ask_places": fetch_places(self._m),
             "read": "\n".join(taken(self._m)),
             "move": "\n".join(moved(self._m)),
-            "write": "\n".join(given_back(self._m)),
+            "write": "\n".join(copy_back(self._m)),
         }
         loop = {
             "loaded": "\n".join(["FORGET", *lane.loaded()]),
@@ -262,14 +280,19 @@ class OnchipSource:
         }
         checks = LaneChecks(self._m, dtype)
         of_qp = qp_sources(loop, checks, self._numbers.checks, doubts=end is not None)
-        lines = "\n".join(residuals.report())
-        first = texts["evaluate_first"]
-        report = REPORT.format(residuals=lines, evaluate_first=first, checked=of_qp.pop("checked"))
+        converges = self._numbers.end is not None
+        parts = unit_sources(self._m.n_vars) if converges else dict.fromkeys(UNIT_PARTS, "")
+        texts["begin_unit"] = parts.pop("begin_unit")
+        lines = "\n".join(residuals.report(unit=converges))
+        parts |= {"evaluate_first": texts["evaluate_first"], "residuals": lines}
+        report = REPORT.format(checked=of_qp.pop("checked"), **parts)
         texts |= {"report": report, **of_qp}
         values = end_sources(end, dtype, soft=soft)
-        values |= {"report_rows": report_source(), "n_report": str(len(REPORT_ROWS))}
+        rows = report_source(converges=converges)
+        values |= {"report_rows": rows, "n_report": str(len(REPORT_ROWS))}
         values["no_part"] = str(NO_PART)
         settings = self._settings(dtype, record=record, always=always) + rule.macros(dtype)
+        settings += COST_UNIT if converges else ""
         return settings + SOLVE.format(**texts, **values)
 
     def _settings(self, dtype: str, *, record: bool, always: bool) -> str:
@@ -290,7 +313,7 @@ class OnchipSource:
         return "\n".join(lines)
 
     def _rounds(self) -> str:
-        """Declares what is asked for ahead of rounds."""
+        """Declares what is fetched ahead of rounds."""
         width = max(item_width(plan) for plan in self.plans)
         return " ".join([declared(width, ROUND), *self._lacks("AHEAD")])
 
@@ -298,11 +321,11 @@ class OnchipSource:
         return [f"{how}_LACKS({word})" for word in range(len(self._m.diagonals))]
 
     def _first_entries(self, name: str) -> str:
-        """Asks for the numbers of the first round of a plan."""
-        return asked_for(item_width(getattr(self._plans, name)), ROUND, f"{name}_in.data")
+        """Fetches the entries of the first round of a plan."""
+        return fetch(item_width(getattr(self._plans, name)), ROUND, f"{name}_in.data")
 
     def _clear(self) -> list[str]:
-        """Linear costs are added up; variables that a lane does not have get a one in K."""
+        """Clears linear costs, and sets the diagonal of variables that a lane does not have to one."""
         m = self._m
         lines = [f"MEM(Q_ROWS + {i}) = 0;" for i, node in enumerate(m.nodes) if not node.is_row]
         for word, diagonals in enumerate(m.diagonals):
@@ -314,7 +337,7 @@ class OnchipSource:
         return lines
 
     def _add_incoming(self) -> list[str]:
-        """Linear costs that come from the lane before."""
+        """Adds linear costs that the previous lane contributes."""
         m = self._m
         return [
             f"MEM(Q_ROWS + {i}) += MEM(W_ROWS + {m.incoming[node]});"
@@ -339,19 +362,19 @@ class OnchipSource:
             for place, value in zip(places, of_output, strict=True):
                 to, number = f"*(base + {place_source(place)})", f"NUMBER({value})"
                 if name in ("P", "q"):
-                    # Read before all stores: for the compiler they might be to the same place.
+                    # Read before all stores, because the compiler has to assume that they overlap.
                     lines.append(f"const SCALAR sum{len(stores)} = {to};")
                     number = f"sum{len(stores)} + {number}"
                 stores.append(f"{to} = {number};")
         lines += stores
-        lines.append("if (!iteration) {")  # later this is known from the search before
+        lines.append("if (!iteration) {")  # later iterations know it from the line search
         for (name, how), (value,) in zip(POINT_SUMS, values[count:], strict=True):
             of_lane, number = f"OF_LANE({name}_of)", f"NUMBER({value})"
             lines.append(f"{of_lane} = {_JOINED[how].format(of_lane, number)};")
         return [*lines, "}"]
 
     def _prepare(self, lane: LaneSource, *, restart: bool) -> list[str]:
-        """Bounds, 1/rho and penalties of rows, v and right-hand sides; what v lacks is saved."""
+        """Bounds, 1/rho and penalties of rows, v and right-hand sides; saves the correction of v."""
         m, lines = self._m, []
         for i, node in enumerate(m.nodes):
             if node.is_row:
@@ -402,7 +425,7 @@ class OnchipSource:
         ]
 
     def _correct(self, lane: LaneSource) -> list[str]:
-        """The first iteration starts from s of the QP before, not from the projection of v."""
+        """Corrects the first iteration, which starts from s of the last QP instead of a projection."""
         lines = []
         for node, number in self._m.row_number.items():
             i = self._m.place[node]

@@ -1,12 +1,12 @@
-"""Native source of a whole MPC solve by one warp per problem, as templates.
+"""Templates of the native source of a whole MPC solve by one warp per problem.
 
-On CUDA a thread is a lane.  On the CPU one thread does a problem: blocks of a lane run in a loop
-over the 32 lanes, the reduction works on vectors of lanes.  What lanes share lies in shared memory,
-see `LaneMemory`; z, d, s and y are read at the beginning and written at the end.  Between QPs X has
-d and s, R has y.
+On CUDA, each thread is a lane.  On the CPU, one thread solves a problem: blocks that belong to a
+lane run in a loop over the 32 lanes, and the reduction works on vectors of lanes.  Shared values
+are in shared memory, see `LaneMemory`.  z, d, s and y are read at the beginning and written at the
+end. Between QPs X holds d and s, and R holds y.
 """
 
-# Phases whose cycles can be counted, in the order of the text.
+# Phases whose cycles can be counted, in the order of the source.
 PHASES = ("linearize", "factor", "couple", "admm", "report", "search")
 
 NO_PART = -1  # the status of a problem that is not solved at all
@@ -18,19 +18,19 @@ auto inverted = [&](Lanes x) -> Lanes {{ EACH_LANE OF_LANE(x) = invert(OF_LANE(x
 const Offset problem = thread >> 5;
 if (problem >= z_io.shape[0]) return;
 const int n_z = z_io.shape[1], n_g = s_io.shape[1];
-// Where a copy of the caller's arrays has the numbers of each node.
+// Places of the values of each node in the copy of the caller's arrays.
 const int* __restrict__ nodes = nodes_in.data;
 SCALAR* z_of = z_io.data + problem * n_z;
 SCALAR* d_of = d_io.data + problem * n_z;
 SCALAR* s_of = s_io.data + problem * n_g;
 SCALAR* y_of = y_io.data + problem * n_g;
-// All arrays of the caller are asked for before any of them is waited for.
+// All arrays of the caller are requested before the first one is used.
 const int is_active = active_in.data[problem];
 {inputs}
 {ask}
 int* status_of = status_out.data + problem * status_out.shape[1];
 SCALAR* report_of = report_out.data + problem * report_out.shape[1];
-// Zero times a number that is not finite: of d, s and y, and of z.
+// Zero times a value that is not finite is NaN: `odd` covers d, s and y, `lost` covers z.
 Lanes odd = (Lanes)0, lost = (Lanes)0;
 {read}
 if (!is_active || !is_zero(lost)) {{
@@ -41,7 +41,7 @@ if (!is_active || !is_zero(lost)) {{
 }}
 {rounds}
 {linearize_first}
-// The same of a problem that follows when this one has been solved.
+// Prefetches the arrays of a problem that follows after this one.
 if (problem + FOLLOWING < z_io.shape[0]) EACH_LANE {{
     ASK_LATER(z_of + FOLLOWING * n_z, n_z)
     ASK_LATER(d_of + FOLLOWING * n_z, n_z)
@@ -49,24 +49,24 @@ if (problem + FOLLOWING < z_io.shape[0]) EACH_LANE {{
     ASK_LATER(y_of + FOLLOWING * n_g, n_g)
     {inputs_later}
 }}
-// What no stage writes, because a lane has no such row.
+// Rows that no stage writes, because the lane does not have them.
 EACH_LANE {{ CLEAR(Q_ROWS, R_ROWS - Q_ROWS) }}
-// That is what a problem without solution leaves behind.
+// A problem without a solution leaves such values behind.
 if (!is_zero(odd)) ROLLED for (int i = 0; i < X_COUNT; ++i) EACH_LANE {{
     MEM(X_ROWS + i) = 0;
     if (i < R_COUNT) MEM(R_ROWS + i) = 0;
 }}
 const SCALAR ladder[POINTS] = {{ {ladder} }};
 int spent = 0, last_status = RUNNING;{begin}
-// At the point itself: from the first linearisation, then from searches.  Both texts round in their
-// own way, so that a step of nothing may change these numbers in the last place.
+// Values at the iterate: from the first linearisation, later from line searches.  The two round
+// differently, so that a step of length zero may change their last digit.
 SCALAR cost_here = 0, squares_here = 0, absolute_here = 0, worst_here = 0;
 ROLLED for (int iteration = 0;; ++iteration) {{
     int status = RUNNING;
     bool usable = false, solvable = true;
     const bool reports = REPORT_ALWAYS || iteration + 1 == n_iterations;
     SCALAR slope = 0, stationarity = 0, gradient = 0, dual = 0, primal = 0, slack = 0;
-    SCALAR weight = 0, d_size = 0, z_size = 0;
+    SCALAR weight = 0, d_size = 0, z_size = 0;{begin_unit}
     Lanes cost_of = (Lanes)0, squares_of = (Lanes)0, absolute_of = (Lanes)0, worst_of = (Lanes)0;
     SYNC
     EACH_LANE {{ CLEAR(W_ROWS, K_COUNT) }}
@@ -103,7 +103,7 @@ ROLLED for (int iteration = 0;; ++iteration) {{
     }}
     if (!is_zero(crossed)) status = INVALID_BOUNDS;
     if (!is_zero(broken)) status = NON_FINITE;{finite}
-    // Eliminate what is inside lanes, then prepare the solves for their separators.
+    // Eliminate the interior of the lanes, then prepare the solves for their separators.
     Lanes diag[NX][NX], above[NX][NX], below[NX][NX], ahead[NX][NX];
     EACH_LANE {{
         {save_couplings}
@@ -125,10 +125,9 @@ ROLLED for (int iteration = 0;; ++iteration) {{
     Lanes poison_of = (Lanes)0;
     ROLLED_BY_8 for (int row = 0; row < X_COUNT; ++row)
         poison_of += ROW_OF_LANES(X_ROWS + row) * 0;
-    const bool tried = status != NON_FINITE && status != INVALID_BOUNDS;
+    const bool tried = IS_TRIED(status);
     usable = tried && is_zero(poison_of);
-    // Multipliers of a QP without solution grow without bound and mean nothing.
-    solvable = status != PRIMAL_INFEASIBLE && status != DUAL_INFEASIBLE;
+    solvable = IS_SOLVABLE(status);
     const bool honest = usable && solvable;
     {slope}
     EACH_LANE {{
@@ -142,7 +141,7 @@ ROLLED for (int iteration = 0;; ++iteration) {{
     }}
     CLOCK(4)
     last_status = status;
-    // Search along the direction: the largest step that is accepted, else the smallest or none.
+    // Search along the direction: the largest accepted step, otherwise the smallest or none.
     SCALAR step = ladder[0], taken = 0;
     SCALAR cost_new = cost_here, squares_new = squares_here, absolute_new = absolute_here;
     SCALAR worst_new = worst_here;
@@ -209,7 +208,7 @@ if (CHIEF) {{ status_of[0] = last_status; status_of[1] = spent; }}{count}
 
 # All ADMM iterations of a QP.
 PLAIN_LOOP = r"""if (status == RUNNING) {{
-        // The first iteration apart from the others: what corrects it is not in their way.
+        // The first iteration is separate, so that its correction does not slow the others down.
         ROLLED for (int later = 0; later < 2; ++later) {{
             const int end = later ? n_admm : 1;
             {loaded}
@@ -226,15 +225,15 @@ PLAIN_LOOP = r"""if (status == RUNNING) {{
 
 # Residuals of QP and optimality conditions, from K, d, s and y; `engines.onchip.check_source`.
 REPORT = r"""
-Lanes slope_of = (Lanes)0, of[8];
+Lanes slope_of = (Lanes)0, of[8];{roots}
 UNROLL for (int i = 0; i < 8; ++i) of[i] = (Lanes)0;
 #define LARGEST(i, value) \
     {{ const SCALAR size = LIBM(fabs)(value); OF_LANE(of[i]) = MAX(OF_LANE(of[i]), size); }}
 {residuals}
-// Here because the products need their registers, and the exchanges below hide the waiting.
+// Fetched here, because the products need the registers and the exchanges below hide the latency.
 {evaluate_first}
 slope = summed(slope_of);
 stationarity = largest(of[0]); gradient = largest(of[1]); dual = largest(of[2]);
 primal = largest(of[3]); slack = largest(of[4]); weight = largest(of[5]);
 d_size = largest(of[6]); z_size = largest(of[7]);
-{checked}"""
+{checked}{unit}"""

@@ -27,8 +27,8 @@ class PanelLDL:
         """Keeps the plan.
 
         Args:
-            program: Which order nodes and values are in.
-            plan: Of `program.in_program_order()`; its working rows must fit (`factor_fits`).
+            program: Elimination that fixes the order of nodes and values.
+            plan: Plan of `program.in_program_order()`; its working rows must fit (`factor_fits`).
             dtype: "float32" or "float64".
         """
         self._plan, self._dtype = plan, dtype
@@ -42,7 +42,7 @@ class PanelLDL:
         return self._launch({"K_in": K, "todo_in": everything}, outputs, warps)
 
     def refactor(self, factor: jax.Array, K: jax.Array, todo: jax.Array, warps: int) -> jax.Array:
-        """New factors of the tiles marked in `todo`; others stay."""
+        """New factors of the tiles marked in `todo`; other tiles keep theirs."""
         return self._launch({"K_in": K, "todo_in": todo, "factor_io": factor}, {}, warps)
 
     def _launch(
@@ -73,7 +73,7 @@ class PanelLDL:
 
 
 def on_device(arguments: Sequence[Argument], tables: Sequence[np.ndarray]) -> dict[str, jax.Array]:
-    """Tables by the names of the arguments that they are, on the device.
+    """Tables on the device, by the names of their arguments.
 
     They have at least one row: buffers of size zero are not portable across FFI versions.
     """

@@ -2,14 +2,14 @@
 
 Reads: an `Elimination` in program order.  Produces: `PanelFactor`, which `deal` turns into tables.
 
-Columns that nothing updates are `leaves`: a quotient each.  All others form panels of four
+Columns that no other column updates are `leaves`: a quotient each.  All others form panels of four
 consecutive columns.  A panel is one pass over L: its four rows, times the pivots, are the working
 rows in fast memory; every row of L below gathers its four entries from its own older entries, one
-number of L for four products; then the small triangle of the panel completes them.  A number of K
-is read once, one of L written once.
+value of L for four products; then the small triangle of the panel completes them.  A value of K is
+read once, and one of L written once.
 
-Rows of a panel are independent of one another, so warps share them.  They meet when the leaves that
-the panel needs are there, when its working rows are, and when its own four rows are gathered.
+Rows of a panel are independent of one another, so warps share them.  Warps synchronise when the
+leaves that the panel needs, its working rows, and its own four rows are complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from warpmpc.symbolic.elimination import Elimination
 from warpmpc.symbolic.pattern import IntArray
 
-COLUMNS = 4  # of a panel
+COLUMNS = 4  # columns of a panel
 STEPS = 8  # products per record
 # A record: entries of L, slots of working rows, values of K to start from, entries of L to write,
 # then flags and which of the panel's own rows it is.
@@ -37,7 +37,7 @@ _FEW_ROWS = 216
 
 @dataclass(frozen=True, eq=False)
 class PanelFactor:
-    """The factorisation before it is dealt to warps.
+    """The factorisation before its items are assigned to warps.
 
     Attributes:
         panels: See above; -1 stands for what a panel does not have.
@@ -45,9 +45,10 @@ class PanelFactor:
         sources: Value of K of each entry of L, -1 where it is fill.
         working: For each working row its entries of L, one for each column, and its node; whole
             rows of eight.
-        records: Of all items.
-        sizes: How many records each item has.
-        phase: Of each item: twice its panel, and one more if it is not one of the panel's own rows.
+        records: Records of all items.
+        sizes: Number of records of each item.
+        phase: Phase of each item: twice its panel, plus one unless it is one of the panel's own
+            rows.
     """
 
     panels: IntArray
@@ -131,7 +132,7 @@ def _leaves(
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Of one panel: working rows, records and how many of them each item has."""
+    """Working rows, records and numbers of records per item of one panel."""
 
     working: IntArray
     records: IntArray
@@ -186,7 +187,7 @@ class _Builder:
         return records, sizes
 
     def _ends(self, records: IntArray, sizes: IntArray, rows: IntArray, nodes: IntArray) -> None:
-        """What the rows start from and where they go."""
+        """Starts and targets of the rows."""
         given = self._elimination
         last = np.cumsum(sizes) - 1
         first = last - sizes + 1
@@ -202,7 +203,7 @@ class _Builder:
 
 
 def deal_factor(factor: PanelFactor, warps: int) -> tuple[IntArray, IntArray]:
-    """Deals the items of each phase to warps, the longest first, always to the least loaded warp.
+    """Assigns the items of each phase to warps, the longest first, to the least loaded warp.
 
     Returns:
         Records, and the first record of each warp in each phase, ``[phases * warps + 1]``.

@@ -1,10 +1,11 @@
-"""Native text of the factorisation by panels: several warps share a tile; see `engines.panels.factor_plan`.
+"""Native source of the factorisation by panels, in which several warps share a tile.
 
-On CUDA a block is one tile of WARPS warps, a lane is a problem.  The working rows of the panel and the
-products among its own rows lie in shared memory, K and L in device memory; while a record is used, the
-numbers of the next one are on their way, and the indices of the one after it.  Where warps meet nothing
-is on its way, because the next phase may read what this one wrote.  Until all is done the factor holds
-pivots, not their inverses.
+On CUDA, a block handles one tile with WARPS warps, and a lane is a problem.  The working rows of the
+panel and the products among its own rows are in shared memory, K and L in device memory.  While a
+record is used, the values of the next one and the indices of the one after it are being loaded.
+Nothing is being loaded where warps synchronise, because the next phase may read what this one wrote.
+Until the end the factor holds pivots instead of their inverses.  `engines.panels.factor_plan` explains
+the records.
 
 The CPU does the same, one warp after the other.
 """
@@ -31,7 +32,7 @@ SCALAR* own = scratch.data.ptr + (Offset)n_working * COLUMNS * 32 + lane;
 #define WORKING(slot, c) working[(slot) * 32].v[c]
 #define OWN_ROW(r, c) own[((r) * COLUMNS + (c)) * 32]
 #define FOR_EACH_WARP(w) for (int w = warp; w == warp; w = -1)
-// Numbers and indices of a record.  L changes while the kernel runs.
+// Values and indices of a record.  L changes while the kernel runs.
 struct alignas(16) Record { int entry[STEPS], slot[STEPS], start[COLUMNS], target[COLUMNS], flags[4]; };
 #define FETCH_NUMBERS(f, k, record)                                           \
     _Pragma("unroll") for (int v = 0; v < STEPS; ++v) {                       \
@@ -96,7 +97,7 @@ SCALAR* own = working + (Offset)n_working * COLUMNS * 32;
     }
 """
 
-# What is left of a row after its products with older columns: the columns of the panel itself.
+# Completes a row after its products with older columns: the columns of the panel itself remain.
 _BODY = (
     INVERT_PIVOT
     + r"""
@@ -187,7 +188,7 @@ FACTOR_TABLES = (
 
 
 def panel_factor_source(dtype: str, warps: int) -> str:
-    """Body of the factorisation kernel for so many warps per tile."""
+    """Body of the factorisation kernel for a number of warps per tile."""
     values = {name: getattr(tables, name) for name in _CONSTANTS}
     body = ON_DEVICE.format(_DEVICE, _HOST) + _BODY
     return kernel_source("K_in", body, dtype, WARPS=warps, THREADS=f"(32 * {warps})", **values)
@@ -215,6 +216,7 @@ def panel_factor_kernel(dtype: str, warps: int, scratch: int, registers: int) ->
         ],
         outputs=[Argument("factor_io")],
         head="",
+        merged=32,
         body=panel_factor_source(dtype, warps),
         registers=registers,
         scratch=scratch,

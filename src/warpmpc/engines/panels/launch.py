@@ -55,11 +55,11 @@ class PanelKernels:
         """Plans the work; tables are made when a number of warps is first used.
 
         Args:
-            program: Which order nodes and values are in.
+            program: Elimination that fixes the order of nodes and values.
             n_vars: Number of variables.
             dtype: "float32" or "float64".
             soft: Nodes that are soft rows.
-            shape: Of the kernels, in place of what the model says.
+            shape: Shape of the kernels; None: the model chooses one.
         """
         self.soft_nodes = np.array(sorted(soft), dtype=np.int32)
         self.program, self.dtype, self._shape = program, dtype, shape
@@ -75,7 +75,7 @@ class PanelKernels:
 
     @property
     def n_slots(self) -> int:
-        """Slots of the window: live values, a zero, and one that swallows what nobody needs."""
+        """Slots of the window: live values, a zero, and one for values that are not needed."""
         return self._zero + 2
 
     @property
@@ -84,7 +84,7 @@ class PanelKernels:
         return has_async_copies() and panel_shape(self.n_slots, 1, self.dtype) is not None
 
     def shape(self, tiles: int) -> PanelShape:
-        """Of the kernels for so many tiles."""
+        """Shape of the kernels for a number of tiles."""
         shape = self._shape or panel_shape(self.n_slots, tiles, self.dtype)
         assert shape is not None, "the caller checks that the window fits"
         return shape
@@ -96,7 +96,7 @@ class PanelKernels:
         return self._ldl.factor(K, self.shape(K.shape[0]).factor_warps)
 
     def refactor(self, factor: jax.Array, K: jax.Array, todo: jax.Array) -> jax.Array:
-        """New factors of the tiles marked in `todo`; others stay."""
+        """New factors of the tiles marked in `todo`; other tiles keep theirs."""
         if isinstance(self._ldl, TableLDL):
             return self._ldl.refactor(factor, K, todo, launch_shape(K.shape[0], self.dtype))
         return self._ldl.refactor(factor, K, todo, self.shape(K.shape[0]).factor_warps)
@@ -111,7 +111,7 @@ class PanelKernels:
         begin: jax.Array,
         limits: LoopLimits,
     ) -> LoopState:
-        """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
+        """Iterates from iteration `begin` on; see `LoopData` for `R`; `numbers`: the tolerances."""
         tiles = state.X.shape[0]
         shape = self.shape(tiles)
         warps = shape.warps + 1
@@ -151,7 +151,7 @@ class PanelKernels:
 def _factorisation(
     program: StoredElimination, elimination: Elimination, dtype: str
 ) -> PanelLDL | TableLDL:
-    """By panels, unless rows are so full that their working rows exceed shared memory."""
+    """Factorises by panels, unless rows are so full that the working rows exceed shared memory."""
     longest = int(elimination.L_rows[0].col_counts.max(initial=0))
     if factor_fits(longest, dtype):
         plan = panel_factor(elimination)

@@ -1,11 +1,11 @@
-"""Native text of the ADMM loop by panels: several warps share a tile; see `engines.panels.sweep_plan`.
+"""Native source of the ADMM loop by panels, in which several warps share a tile.
 
-On CUDA a block is one tile: WARPS warps that gather, and one that solves the triangles of the panels.
-A lane is a problem.  All of them share the window of live values in shared memory.  Each warp that
-gathers has a ring of its own, which asynchronous copies fill LEAD records ahead of their use, across
-all places where warps meet: what is copied was written before the sweep began.  The triangles have two
-places.  The 32 lanes of a
-warp copy together and compute each on its own problem.  All warps share a termination check.
+On CUDA, a block handles one tile: WARPS warps gather, and one more solves the triangles of the panels.
+A lane is a problem.  All warps share the window of live values in shared memory.  Each warp that
+gathers has a ring, which asynchronous copies fill LEAD records ahead of their use, even across
+synchronisation, because the copied values were written before the sweep began.  The triangles have two
+buffers.  The 32 lanes of a warp copy together, and each computes for its own problem.  All warps share
+a termination check.  `engines.panels.sweep_plan` explains the records.
 
 The CPU does the same epoch by epoch, one warp after the other, without rings.
 """
@@ -34,10 +34,10 @@ const int warp = (int)((thread >> 5) % (WARPS + 1));
 #define LANES_PER_ROW (LINE / 16)               // a copy moves 16 bytes per lane
 #define ROWS_PER_COPY (32 / LANES_PER_ROW)
 #define COPIES (LINES / ROWS_PER_COPY)
-#define PLACE (LINES * LINE + 4 * (RECORD - LINES))  // of one record in a ring
+#define PLACE (LINES * LINE + 4 * (RECORD - LINES))  // bytes of one record in a ring
 #define TRIANGLE_PLACE (TRIANGLE * LINE + 4 * PANEL)
 const unsigned my_row = lane / LANES_PER_ROW, my_part = lane % LANES_PER_ROW;
-// Byte addresses in shared memory: this lane of the window, where the arrays of lines are, the ring.
+// Byte addresses in shared memory: this lane of the window, the pointers to arrays, the ring.
 const unsigned base = (unsigned)__cvta_generic_to_shared(scratch.data.ptr);
 const unsigned window = base + lane * (unsigned)sizeof(SCALAR);
 const unsigned arrays = base + window_rows * LINE;
@@ -50,7 +50,7 @@ const unsigned ring = arrays + 64 + warp * RING * PLACE;
 #undef MY_LAST_NODE
 #define MEET asm volatile("bar.sync 0;" ::: "memory");
 #define ON_SIDE(which) if ((warp == WARPS) == (which))
-// Between iterations nobody needs the window.
+// Between iterations the window is unused.
 #define SEND(i, value) STORE(window + (warp * MAILBOX + (i)) * LINE, value);
 #define MY_FIRST_NODE ((int)((Offset)n * warp / (WARPS + 1)))
 #define MY_LAST_NODE ((int)((Offset)n * (warp + 1) / (WARPS + 1)))
@@ -70,7 +70,7 @@ if (thread % THREADS == 0) {
 
 _DEVICE_SWEEPS = r"""
 if (warp == 0) STORE(window + zero * LINE, (SCALAR)0);
-__threadfence();  // what one lane wrote another one copies
+__threadfence();  // values that one lane wrote are copied by another one
 MEET
 for (int sweep = 0; sweep < 2; ++sweep) {
 if (warp < WARPS) {
@@ -104,7 +104,7 @@ if (warp < WARPS) {
     for (int c = 0; c < LEAD; ++c) issue();
     SCALAR acc = 0;
     for (int b = 0; b < count; ++b) {
-        __syncwarp();  // the record before is read, its place is filled next
+        __syncwarp();  // the previous record has been read, its place is filled next
         issue();
         asm volatile("cp.async.wait_group %0;" ::"n"(LEAD) : "memory");
         __syncwarp();
@@ -146,7 +146,7 @@ if (warp < WARPS) {
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
 } else {
-    // Two places take turns: the next triangle is there, the one after it comes while this is solved.
+    // Two buffers alternate: the next triangle is loaded, and the one after it while this one is solved.
     const int* __restrict__ ahead = TRIANGLES;
     int line[TRIANGLE / ROWS_PER_COPY], issued = 0;
     auto look = [&] {
@@ -262,7 +262,7 @@ MAILBOX = len(GATHERED)
 
 
 def _gather() -> str:
-    """The last warp puts together what the others found, in their order."""
+    """The last warp combines the results of the others, in their order."""
     sends = [f"SEND({i}, {name})" for i, name in enumerate(GATHERED)]
     joins = [
         f"LOAD(other, window + (w * MAILBOX + {i}) * LINE); {name} = {join}({name}, other);"
@@ -326,6 +326,7 @@ def panel_admm_kernel(
         inputs=[*LOOP_ARRAYS, *SWEEP_TABLES, *own, *LOOP_LIMITS],
         outputs=LOOP_OUTPUTS,
         head="",
+        merged=32,
         body=panel_admm_source(dtype, warps, lead, soft=soft),
         registers=registers,
         scratch=scratch,

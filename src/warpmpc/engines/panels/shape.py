@@ -1,9 +1,9 @@
-"""How many warps share a tile in the panel engine, and what they need of a multiprocessor.
+"""Number of warps that share a tile in the panel engine, and their share of a multiprocessor.
 
-A sweep is a chain of short steps, so what counts is how many rows of the factor are in flight.
-Tiles at once, warps per tile and records ahead of each warp all add to that, and all of them want
-shared memory.  They get it in this order: tiles, as far as the batch has them, because tiles do not
-wait for each other; then warps, which shorten the chain of a tile; then records ahead.
+A sweep is a chain of short steps, so its speed depends on the rows of the factor that are in
+flight. Tiles at once, warps per tile and records ahead of each warp all add to that number, and all
+of them need shared memory.  It is given first to tiles, as far as the batch has them, because tiles
+do not wait for each other; then to warps, which shorten the chain of a tile; then to records ahead.
 
 The limits below were measured on an H200 with the humanoid's shape (272 slots; the rows are in
 benchmarks/results/rolled_h200.jsonl).  They count per multiprocessor, so that they hold for windows
@@ -23,17 +23,18 @@ from warpmpc.engines.runtime.ffi import multiprocessors, shared_memory_limit
 from warpmpc.engines.runtime.tiles import LANES
 
 WARPS = (8, 4, 2, 1)
-FACTOR_WARPS = (16, 8)  # of a tile that is alone on its multiprocessor, and of others
+FACTOR_WARPS = (16, 8)  # for a tile that is alone on its multiprocessor, and for others
 _MOST_TILES = 4  # on one multiprocessor; more would leave each too little shared memory
-# That gather, on one multiprocessor.  Three tiles at once: 8 warps with 2 records ahead take 217 ms
-# for 25 iterations of 16384 problems, 4 warps with 4 records 248 ms.  Four tiles: 4 with 2, 205 ms.
+# Warps that gather, on one multiprocessor.  Three tiles at once: 8 warps with 2 records ahead take
+# 217 ms for 25 iterations of 16384 problems, 4 warps with 4 records 248 ms.  Four tiles: 4 with 2,
+# 205 ms.
 _MOST_WARPS = 24
 # Records ahead.  One tile at once: 8 warps take 68 ms (batch 4096; 53 ms: 512) with 4 ahead, 90 ms
 # (80 ms) with 2, and no less with 8, which cost twice the shared memory: a warp reads what a record
 # refers to one record before it copies it, and this load waits for the copies before it.
 _LEADS = (4, 2)
 _LEAST_REGISTERS, _MOST_REGISTERS = 64, 128
-_BLOCKS = (8, 4, 3, 2, 1)  # that may share a multiprocessor
+_BLOCKS = (8, 4, 3, 2, 1)  # numbers of blocks that may share a multiprocessor
 _ITEM = {"float32": 4, "float64": 8}
 _RESERVED = 1024  # bytes of shared memory that every block costs
 
@@ -43,7 +44,7 @@ class PanelShape:
     """How the kernels of the panel engine are compiled and launched.
 
     Attributes:
-        warps: That gather, per tile; the loop has one more for the triangles.
+        warps: Warps per tile that gather; the loop has one more for the triangles.
         lead: Records that each of them has in flight.
         factor_warps: Warps per tile of the factorisation.
     """
@@ -59,11 +60,11 @@ def tiles_at_once(tiles: int) -> int:
 
 
 def panel_shape(n_slots: int, tiles: int, dtype: str) -> PanelShape | None:
-    """Shape for so many tiles; None if the window of so many slots does not fit.
+    """Shape for a number of tiles; None if the window does not fit.
 
     Args:
-        n_slots: Of the window.
-        tiles: In all.
+        n_slots: Slots of the window.
+        tiles: Number of tiles in all.
         dtype: "float32" or "float64".
     """
     for wanted in range(tiles_at_once(tiles), 0, -1):
@@ -85,7 +86,7 @@ def loop_bytes(n_slots: int, warps: int, lead: int, dtype: str) -> int:
 
 
 def window_rows(n_slots: int, warps: int) -> int:
-    """Rows of shared memory for the window, where warps also leave what a check finds."""
+    """Rows of shared memory for the window, in which warps also leave the results of a check."""
     return max(n_slots, warps * MAILBOX)
 
 
@@ -100,7 +101,7 @@ def factor_fits(n_working: int, dtype: str) -> bool:
 
 
 def scratch_numbers(needed: int, warps: int, dtype: str) -> int:
-    """Numbers of shared memory for a block that needs so many bytes.
+    """Values of shared memory for a block that needs a number of bytes.
 
     Rounded up to what as many blocks per multiprocessor can have, so that a handful of kernels
     serves all patterns.
@@ -113,8 +114,8 @@ def register_limit(needed: int, warps: int, tiles: int) -> int:
 
     Args:
         needed: Bytes of shared memory per tile.
-        warps: Per tile.
-        tiles: In all.
+        warps: Warps per tile.
+        tiles: Number of tiles in all.
     """
     blocks = min(-(-tiles // multiprocessors()), _blocks(needed, warps))
     fitting = REGISTER_FILE // (warps * LANES * blocks) // 8 * 8
@@ -133,6 +134,6 @@ def _blocks(needed: int, warps: int) -> int:
 
 
 def _share(blocks: int, warps: int) -> int:
-    """Bytes for each of so many blocks of a multiprocessor; Warp takes 4 more per thread."""
+    """Bytes for each block of a multiprocessor; Warp takes 4 more per thread."""
     whole = shared_memory_limit() + _RESERVED
     return (whole // blocks - _RESERVED - 4 * LANES * warps) // 16 * 16

@@ -5,9 +5,10 @@ records for each warp, and the triangles inside the panels for one warp more.
 
 Eliminated stage by stage, a problem with wide stages has hardly any independent nodes: of the
 humanoid's 4938 nodes 3053 depend on nothing (`leaves`), and the rest is one chain of 1829 levels.
-So warps share rows instead of levels.  The nodes of the chain form panels of eight.  What a panel
-gathers from nodes before it is one item per node, all independent; then one warp solves the
-triangle inside the panel.  Meanwhile others gather for the next panel what lies before this one:
+So warps share rows instead of levels.  The nodes of the chain form panels of eight.  The sums that
+a panel gathers from earlier nodes are one item per node, and all independent; then one warp solves
+the triangle inside the panel.  Meanwhile others gather for the next panel what comes before this
+one:
 
     epoch 2q + 2    items of panel q, as far as they need no panel behind q - 2
     epoch 2q + 3    the rest of these items, from panel q - 1
@@ -32,15 +33,15 @@ from warpmpc.symbolic.pattern import IntArray
 PANEL = 8  # nodes of a panel
 LINES = 8  # rows of memory that one record fetches
 TRIANGLE = PANEL * (PANEL - 1) // 2
-# A record: lines, the slots they are multiplied with, then flags, node, slot, and how many lines.
+# A record: lines, the slots they are multiplied with, then flags, node, slot, and number of lines.
 FLAGS = 2 * LINES
 RECORD = FLAGS + 4
 FROM_START, FROM_SLOT, TO_SLOT, FINISH, IS_ROW, SYNC = 1, 2, 4, 8, 16, 256
-# A line is a row of one of these arrays, whose number stands above the row.
+# A line is a row of one of these arrays, whose number is stored above the row.
 FACTOR, WORK, STATE, LOWER, UPPER, INVERSE_RHO = range(6)
 ARRAY_SHIFT = 28
 NO_LINE = -1
-_NO_PANEL = -3  # of a leaf: known long before the first panel
+_NO_PANEL = -3  # panel of a leaf, which is known long before the first panel
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,13 +49,13 @@ class PanelItem:
     """A sum: values of `nodes` times `entries` of L, subtracted from a start.
 
     Attributes:
-        epoch: When.
-        node: Whose sum it is.
+        epoch: Epoch in which it is computed.
+        node: Node that the sum belongs to.
         begins: FROM_START or FROM_SLOT.
         keeps: Whether the sum goes to the slot of the node.
-        finishes: Whether it is the node's value, so that what follows from it leaves.
-        entries: Of L.
-        nodes: Which they multiply.
+        finishes: Whether it is the node's value, so that its results are written.
+        entries: Entries of L.
+        nodes: Nodes that the entries multiply.
     """
 
     epoch: int
@@ -68,16 +69,16 @@ class PanelItem:
 
 @dataclass(frozen=True, eq=False)
 class PanelItems:
-    """One sweep before it is dealt to warps.
+    """One sweep before its items are assigned to warps.
 
     Attributes:
         forward: Whether it is the forward sweep.
-        items: In the order of their epochs.
+        items: Items in the order of their epochs.
         triangles: For each panel its entries of L row by row, -1 where there is none, and then the
             slots of its nodes.
-        slots: Of each node; -1: none.  The slot behind all others holds zero, and one more swallows
-            what nobody needs.
-        zero: The former.
+        slots: Slot of each node; -1: none.  The slot after all others holds zero, and the one after
+            that receives values that are not needed.
+        zero: The slot that holds zero.
     """
 
     forward: bool
@@ -88,7 +89,7 @@ class PanelItems:
 
     @property
     def n_epochs(self) -> int:
-        """Of the sweep."""
+        """Epochs of the sweep."""
         return 2 * len(self.triangles) + 5
 
 
@@ -97,7 +98,7 @@ class PanelSweep:
     """One sweep for a number of warps.
 
     Attributes:
-        records: Of all warps, one after the other.
+        records: Records of all warps, one after the other.
         begin: First record of each warp, and the number of records.
         triangles: As in `PanelItems`.
     """
@@ -109,7 +110,7 @@ class PanelSweep:
 
 @dataclass(frozen=True, eq=False)
 class PanelNodes:
-    """What the nodes of a program are.
+    """Kinds of the nodes of a program.
 
     Attributes:
         n_L: Entries of L; the factor has the inverse pivots behind them.
@@ -195,7 +196,7 @@ class _Plan:
             items.append(self._item(groups, node, begin + 4, FROM_SLOT, finishes=True))
         when = self._fetched if forward else np.zeros_like(self._fetched)
         if not forward:
-            when[reader] = epoch  # of leaves; others are not asked
+            when[reader] = epoch  # only leaves use this
         for node in np.flatnonzero(self._is_leaf).tolist():
             keeps = self.slots[node] >= 0
             items.append(
@@ -253,10 +254,10 @@ def _assign_slots(starts: IntArray, ends: IntArray) -> tuple[IntArray, int]:
 
 
 def deal(sweep: PanelItems, nodes: PanelNodes, warps: int) -> PanelSweep:
-    """Deals the items of each epoch to warps, the longest first, to the least loaded warp."""
+    """Assigns the items of each epoch to warps, the longest first, to the least loaded warp."""
     records = [_records(sweep, nodes, item) for item in sweep.items]
     mine: list[list[IntArray]] = [[] for _ in range(warps)]
-    met = [0] * warps  # epochs that a warp has left behind
+    met = [0] * warps  # epochs that a warp has completed
     load = [0] * warps
     by_size = sorted(range(len(records)), key=lambda i: (sweep.items[i].epoch, -len(records[i]), i))
     epoch = -1
@@ -276,7 +277,7 @@ def deal(sweep: PanelItems, nodes: PanelNodes, warps: int) -> PanelSweep:
 
 
 def _meet(records: list[IntArray], times: int, zero: int) -> None:
-    """Lets a warp wait for the others behind what it has to do."""
+    """Lets a warp wait for the others after its own work."""
     if times and not records:
         records.append(_empty(1, zero))
     if times:
@@ -297,7 +298,7 @@ def _records(sweep: PanelItems, nodes: PanelNodes, item: PanelItem) -> IntArray:
     lines = np.append(start, item.entries).astype(np.int64)
     slots = np.append([zero] * len(start), sweep.slots[item.nodes]).astype(np.int64)
     last = _finish(sweep, nodes, node) if item.finishes else []
-    # A leaf has nothing to sum up forward: its start stands in the record that finishes it.
+    # A leaf has nothing to sum up forward: the record that finishes it holds its start.
     merged = bool(last) and item.entries.size == 0 and (sweep.forward or not start)
     n_sums = 0 if merged else -(-max(lines.size, 1) // LINES)
     records = _empty(n_sums + bool(last), zero)

@@ -1,6 +1,6 @@
-"""The launch that all ADMM kernels share: argument order, what changes in place, scratch memory.
+"""Arguments and launch that all ADMM kernels share: their order, in-place changes, scratch memory.
 
-What goes into and comes out of the kernels that run a whole ADMM loop.
+Reads: the data and the state of an ADMM loop.  Produces: the arguments of a kernel, and its launch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ UNCHECKED = -1
 
 @dataclass(frozen=True, eq=False)
 class LoopData:
-    """What an ADMM loop reads, in program order, ``[tiles, nodes, 32]`` each.
+    """Data of an ADMM loop, in program order, ``[tiles, nodes, 32]`` each.
 
-    What depends on rho is handed over beside it, as R: 1/rho of rows, then four numbers for each
+    Data that depend on rho are passed beside it, as R: 1/rho of rows, then four values for each
     soft row, in the order of the kernels' `soft_nodes`: a and b of the lower, a and b of the upper
     side (`qp.soft`).
 
@@ -33,8 +33,8 @@ class LoopData:
         Q: Linear cost of variables, lower bounds of rows.
         U: Upper bounds of rows.
         S: Start value of s of rows.
-        size: Unscaled x or y over scaled ones; one row of anything if nothing is scaled.
-        cost: Scale of the cost, ``[tiles, 1, 32]``; likewise.
+        size: Unscaled x or y over scaled ones; any single row if nothing is scaled.
+        cost: Scale of the cost, ``[tiles, 1, 32]``; any single row if nothing is scaled.
         scaled: Whether something is scaled.
     """
 

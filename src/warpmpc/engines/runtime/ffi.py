@@ -6,7 +6,7 @@ Keeps version differences of JAX and Warp, launch geometry and static arguments 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -19,15 +19,16 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from warpmpc._errors import CodegenError
 from warpmpc.codegen.kernel_source import KernelSource
-from warpmpc.engines.runtime.loading import load_kernel
+from warpmpc.engines.runtime.host import host
+from warpmpc.engines.runtime.loading import load_kernel, load_together
 
 Shape = tuple[int, ...]
 
-# Warp announces itself and every module it loads on standard output; a library should not.
+# Warp prints a line about itself and every module it loads; a library should not.
 if wp.config.log_level == wp.LOG_INFO:
     wp.config.log_level = wp.LOG_WARNING
 
-# Without a CUDA device the numbers of an H200, so that the same kernels are built for the CPU.
+# Without a CUDA device these are the values of an H200, so that the CPU builds the same kernels.
 _HOPPER_SHARED_MEMORY = 227 * 1024
 _HOPPER_MULTIPROCESSORS = 132
 _HOPPER_L2 = 60 * 2**20
@@ -41,7 +42,7 @@ def _jax_kernel(kernel: wp.Kernel, n_outputs: int, block_dim: int, in_out: tuple
 
 
 def launch(
-    kernel: wp.Kernel,
+    kernel: wp.Kernel | KernelSource,
     inputs: list[jax.Array | int],
     outputs: Mapping[str, Shape],
     *,
@@ -52,13 +53,21 @@ def launch(
     """Runs a kernel on JAX arrays, under `jax.jit` or outside; integers are static arguments.
 
     Args:
-        kernel: A Warp kernel whose inputs precede what it changes, which precedes its outputs.
+        kernel: A declared kernel, or one of Warp; inputs precede what it changes, which precedes
+            its outputs.
         inputs: Arrays and static scalars in the kernel's order.
         outputs: Shape of each output, keyed by argument name.
         threads: Number of threads, a multiple of `block`.
         block: Threads per block on CUDA.
         in_out: Names of the inputs that the kernel changes; their new values are returned first.
     """
+    if isinstance(kernel, KernelSource):
+        dispatcher = host()
+        if dispatcher is not None:
+            names = [a.name for a in (*kernel.inputs, *kernel.outputs) if a.name not in outputs]
+            given = dict(zip(names, inputs, strict=True))
+            return tuple(dispatcher.launch(kernel, given, outputs, threads))
+        kernel = kernel.kernel()
     load_kernel(kernel, block)
     _wait_at_exit()
     call = _jax_kernel(kernel, len(in_out) + len(outputs), block, in_out)
@@ -93,8 +102,22 @@ def run(
     changed = tuple(a.name for a in source.outputs if a.name in given)
     written = {name: outputs[name] for name in names if name in outputs}
     inputs = [given[name] for name in names if name in given]
-    found = launch(source.kernel(), inputs, written, threads=threads, block=block, in_out=changed)
+    found = launch(source, inputs, written, threads=threads, block=block, in_out=changed)
     return dict(zip([*changed, *written], found, strict=True))
+
+
+def load_all(kernels: Sequence[tuple[KernelSource, int]]) -> None:
+    """Builds or loads several kernels at the same time.
+
+    Args:
+        kernels: Each with its threads per block, as in `launch`.
+    """
+    load_together([(form(source), block) for source, block in kernels])
+
+
+def form(source: KernelSource) -> wp.Kernel:
+    """What of a declared kernel is compiled for the default device: the entry, on the CPU."""
+    return source.kernel() if host() is None else source.entry()
 
 
 @cache
@@ -108,10 +131,10 @@ def _wait_at_exit() -> None:
 
 
 def _wait() -> None:
-    with suppress(Exception):  # too late for anyone to hear of a failed computation
+    with suppress(Exception):  # a failed computation can no longer be reported
         jax.block_until_ready(jax.live_arrays())
-    # What nobody holds a result of runs, too: a device takes up the work of a thread in its order,
-    # so that another piece of work is done after all that this one gave to it.
+    # Computations whose results are no longer referenced run, too: a device processes the work of
+    # a thread in order, so that another piece of work ends after all earlier ones.
     for device in jax.local_devices():
         with suppress(Exception):
             jax.block_until_ready(jax.jit(jnp.negative)(jax.device_put(0.0, device)))
@@ -124,7 +147,7 @@ def fold_vmap(function: Callable[..., Any], n_shared: int = 0) -> Callable[..., 
     would also replicate the index tables inside a kernel call and read them wrongly.
 
     Args:
-        function: Of batches.
+        function: A function of batches.
         n_shared: How many of its first arguments may have a batch of one that all instances share;
             unless they are mapped it stays one.
     """
@@ -218,5 +241,5 @@ def multiprocessors() -> int:
 
 
 def l2_bytes() -> int:
-    """Size of the L2 cache: an H200's, because neither Warp nor JAX tells."""
+    """Size of the L2 cache: an H200's, because neither Warp nor JAX reports it."""
     return _HOPPER_L2

@@ -1,13 +1,13 @@
-"""Compiled kernels are loaded before their first launch, so that a damaged cache can be mended.
+"""Loads compiled kernels before their first launch, so that a damaged cache can be repaired.
 
-Warp keeps each compiled module in a folder of its own and loads what it finds there, damaged or
-not.  So every file that it loads gets a seal: an empty file beside it that is named after the hash
-of the content.  Seals are made and found in one step each, and a file may have several, so that
+Warp keeps each compiled module in a folder of its own and loads the files there, damaged or not.
+Therefore every file that it loads gets a seal: an empty file beside it, named after the hash of the
+content.  Seals are created and found in one step each, and a file may have several, so that
 processes that build the same module at the same time need no lock.
 
-A module whose seals do not fit, or whose entry point is not found, is built again; if the folder
-cannot be written, or if another user could write it, a temporary one takes its place.  All of this
-warns.  XLA keeps the programs around the kernels only if it is told to: `keep_programs`.
+A module whose seals do not match, or whose entry point is missing, is built again.  If the folder
+cannot be written, or could be written by another user, a temporary one replaces it.  Each of these
+cases warns.  XLA keeps the programs around the kernels only on request: `keep_programs`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from warpmpc.codegen.cache import (
     distrusted_file,
     distrusted_folder,
 )
+from warpmpc.engines.runtime.announcing import ANNOUNCER
 
 STANDARD_ERROR = 2
 LOADED = (".o", ".cubin", ".ptx", ".meta")
 SEAL = ".sealed"
 YOUNG = 10.0  # seconds in which the process that wrote a file may still be about to seal it
-_ATTEMPTS = 3  # another process may remove what this one is about to load
+_ATTEMPTS = 3  # another process may remove a module that this one is about to load
 NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
 
 
@@ -84,8 +85,9 @@ def _load_sealed(kernel: wp.Kernel, device: wp.Device, block_dim: int) -> None:
     fault = fault_of(folder)
     if fault is not None:
         _discard(folder, fault.reason if fault.is_damage else None)
-    executable: Any = kernel.module.load(device, block_dim)
-    # Of a damaged file Warp may load as much as nothing; it would fail at the first launch.
+    with ANNOUNCER.kernel(kernel.key, is_new=not loaded_files(folder)):
+        executable: Any = kernel.module.load(device, block_dim)
+    # Warp may load as much as nothing of a damaged file; it would fail at the first launch.
     if not executable.get_kernel_hooks(kernel).forward:
         raise CodegenError(f"it has no entry point {kernel.key}")
     seal_files(_folder_of(kernel, block_dim))
@@ -112,7 +114,7 @@ class Fault:
 
     Attributes:
         reason: The file and what is wrong with it.
-        is_damage: Whether it has been right before; earlier versions have made no seals.
+        is_damage: Whether the file was intact before; earlier versions made no seals.
     """
 
     reason: str
@@ -161,14 +163,20 @@ def _seal_of(path: Path) -> Path:
 
 
 def load_together(kernels: Sequence[tuple[wp.Kernel, int]]) -> None:
-    """Builds or loads several kernels at the same time, where the compiler can: on CUDA.
+    """Builds or loads several kernels at the same time, on as many cores as there are.
 
     Args:
         kernels: Each with its threads per block, as in `load_kernel`.
     """
     start_warp()
     if jax.default_backend() != "gpu":
-        return  # one after the other, before their first launch
+        # The first one that is compiled also compiles Warp's headers, which the others find then.
+        missing = [(k, block) for k, block in kernels if not loaded_files(_folder_of(k, 1))]
+        for first in missing[:1]:
+            load_kernel(*first)
+        kernels = missing[1:]
+    if not kernels:
+        return
     with ThreadPoolExecutor(len(kernels)) as threads:
         # The list asks for all results: one that failed raises here.
         list(threads.map(load_kernel, *zip(*kernels, strict=True)))
@@ -177,7 +185,7 @@ def load_together(kernels: Sequence[tuple[wp.Kernel, int]]) -> None:
 @cache
 def start_warp() -> None:
     """Starts Warp, with a temporary kernel cache where its folder cannot be made."""
-    # Warp leaves a folder to the end of the process, which `python -W error` would complain about.
+    # Warp leaves a folder to the end of the process, which `python -W error` would report.
     pattern = "Implicitly cleaning up <TemporaryDirectory '.*wp_pch_"
     warnings.filterwarnings("ignore", message=pattern, category=ResourceWarning)
     with _no_driver_is_no_news():
@@ -192,12 +200,12 @@ def start_warp() -> None:
 def _no_driver_is_no_news() -> Iterator[None]:
     """Keeps the line back that Warp's native code writes where there is no CUDA driver.
 
-    No setting of Warp reaches it.  Whatever else is written to standard error meanwhile follows.
+    No setting of Warp controls it.  All other output to standard error is written afterwards.
     """
     try:
         held = tempfile.TemporaryFile()  # noqa: SIM115, closed below
         saved = os.dup(STANDARD_ERROR)
-    except OSError:  # nowhere to keep it, or it is closed
+    except OSError:  # no temporary folder, or standard error is closed
         yield
         return
     with held:
@@ -214,9 +222,9 @@ def _no_driver_is_no_news() -> Iterator[None]:
 
 
 def keep_programs() -> None:
-    """XLA keeps compiled programs beside our own, if it compiles for a GPU and keeps none so far.
+    """Makes XLA keep compiled programs beside ours, if it compiles for a GPU and keeps none so far.
 
-    For commands, not for the library: settings of JAX belong to the caller.
+    Commands call this, the library does not: settings of JAX belong to the caller.
     """
     if jax.default_backend() == "gpu" and _program_folder() is None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
@@ -229,12 +237,12 @@ def _program_folder() -> str | None:
 
 def _set_program_folder(folder: str | None) -> None:
     jax.config.update("jax_compilation_cache_dir", folder)
-    compilation_cache.reset_cache()  # it looks for a folder only once
+    compilation_cache.reset_cache()  # it chooses its folder only once
 
 
 @contextmanager
 def empty_caches() -> Iterator[None]:
-    """Neither generated nor compiled code of earlier processes is found, as on a new machine."""
+    """Hides generated and compiled code of earlier processes, as on a new machine."""
     start_warp()
     kernels, modules = wp.config.kernel_cache_dir, os.environ.get(CACHE_VARIABLE)
     programs = _program_folder()

@@ -1,8 +1,8 @@
 """Batches that are spread over devices: each device works on its own instances.
 
-XLA cannot look into a kernel and would gather all its operands on every device.  `jax.shard_map`
+XLA cannot look inside a kernel and would gather all its operands on every device.  `jax.shard_map`
 needs the sharding when a program is traced, but inside `jax.jit` it is known only when the program
-is compiled; `custom_partitioning` asks then.
+is compiled; `custom_partitioning` provides it then.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from warpmpc._errors import ProblemError
+from warpmpc._errors import ProblemError, SettingsError
 
 
 def on_every_device(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of batches that XLA may split along the batch.
 
     Args:
-        function: Of trees of arrays ``[batch, rows]``, or ``[1, rows]`` for what all instances
-            share; to trees of arrays ``[batch, rows]``.  Instances do not see each other.
+        function: A function from trees of arrays ``[batch, rows]``, or ``[1, rows]`` for values
+            that all instances share, to trees of arrays ``[batch, rows]``, which treats instances
+            independently.
     """
 
     def call(*args: Any) -> Any:
@@ -57,7 +58,12 @@ def in_auto_axes(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        leaves, tree = jax.tree.flatten((args, kwargs))
+        try:
+            leaves, tree = jax.tree.flatten((args, kwargs))
+        except ValueError as reason:  # JAX sorts the names of a dict
+            raise ProblemError(
+                "Names in a dict of arrays must be strings, all of them."
+            ) from reason
         found = sorted(
             filter(None, map(_explicit_sharding, leaves)), key=lambda s: s.spec[0] is None
         )
@@ -116,14 +122,56 @@ def check_divisible(leading: tuple[int, ...], sharding: NamedSharding) -> None:
 
 
 def everywhere(place: Any) -> Any:
-    """Where the instances of a batch are: every device of a sharding, or the one device."""
+    """Devices of the instances of a batch: all of a sharding, or the one device."""
     if isinstance(place, NamedSharding):
         return NamedSharding(place.mesh, PartitionSpec())
     return place
 
 
+def place_of(device: Any) -> tuple[str, int] | None:
+    """A device in terms that another process understands: platform, and number of the device."""
+    if device is None:
+        return None
+    if isinstance(device, NamedSharding):
+        raise ProblemError(
+            "A solver that spreads batches over a mesh cannot be pickled, because the mesh belongs "
+            "to this process; make the solver in the other process."
+        )
+    return device.platform, jax.devices(device.platform).index(device)
+
+
+def device_at(place: tuple[str, int] | None) -> Any:
+    """The device of this process for one of another; the first one where there are fewer."""
+    if place is None:
+        return None
+    platform, number = place
+    try:
+        found = jax.devices(platform)
+    except RuntimeError as reason:
+        raise ProblemError(
+            f'The solver was made for a device of the platform "{platform}", of which this process '
+            "has none; make it with another `device`."
+        ) from reason
+    return found[number if number < len(found) else 0]
+
+
+def as_device(device: Any) -> Any:
+    """A JAX device, a `NamedSharding`, or None."""
+    if isinstance(device, NamedSharding):
+        return with_auto_axes(device)
+    if device is None or isinstance(device, jax.Device):
+        return device
+    try:
+        return jax.devices(device)[0]
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise SettingsError(
+            f"device must be a JAX device or one of its platforms, got {device!r}; there are "
+            f"{jax.devices()}.  A NamedSharding spreads batches over several."
+        ) from error
+
+
 class _Whole:
-    """The function on the whole batch, for where nothing is split."""
+    """The function on the whole batch, where nothing is split."""
 
     def __init__(self, jaxpr: Any):
         self._jaxpr = jaxpr
@@ -133,7 +181,7 @@ class _Whole:
 
 
 class _Parts:
-    """How the function is split: the first axis of every batch alike, nothing else."""
+    """Splitting of the function: the first axis of every batch alike, nothing else."""
 
     def __init__(self, function: Callable[..., Any], tree: Any, batch: int):
         self._function, self._tree, self._batch = function, tree, batch

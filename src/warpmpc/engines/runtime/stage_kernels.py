@@ -13,20 +13,24 @@ from keyword import iskeyword
 import jax
 import jax.numpy as jnp
 import numpy as np
-import warp as wp
 
 from warpmpc._errors import CodegenError, ProblemError
 from warpmpc.codegen.kernel_source import KernelSource
-from warpmpc.codegen.stage_functions import StageCase, merged_cases, plan_stages, stage_source
-from warpmpc.engines.runtime.ffi import run
-from warpmpc.engines.runtime.loading import load_kernel
+from warpmpc.codegen.stage_functions import (
+    StageCase,
+    merged_cases,
+    plan_stages,
+    shared_cases,
+    stage_source,
+)
+from warpmpc.engines.runtime.ffi import load_all, run
 from warpmpc.engines.runtime.tiles import LANES
 
 __all__ = ["StageCase", "StageKernels"]
 
 _BLOCK = 128
 _MOST_THREADS = 2**31 - 1
-_TAKEN = ("BODY", "wp")  # in the generated module
+_TAKEN = ("BODY", "wp")  # names of the generated module
 
 
 class StageKernels:
@@ -41,7 +45,7 @@ class StageKernels:
         dtype: str,
         title: str = "",
     ):
-        """Checks the rows and plans the launch; text is generated at the first call.
+        """Checks the rows and plans the launch; the source is generated at the first call.
 
         Args:
             name: Name of the kernel, an identifier.
@@ -55,7 +59,7 @@ class StageKernels:
         self._inputs, self._outputs = tuple(inputs), dict(outputs)
         _check_names(name, self._inputs, tuple(self._outputs))
         _check_cases(name, cases, len(self._inputs), tuple(self._outputs.items()))
-        self._plan = plan_stages(merged_cases(cases))
+        self._plan = plan_stages(merged_cases(shared_cases(cases)))
         self._rows_read = [
             max(int(np.max(case.in_rows[i], initial=-1)) + 1 for case in cases)
             for i in range(len(self._inputs))
@@ -63,19 +67,15 @@ class StageKernels:
         with jax.ensure_compile_time_eval():
             self._table = jnp.asarray(self._plan.table)
 
-    @property
-    def kernel(self) -> wp.Kernel:
-        """The generated Warp kernel."""
-        return self._source.kernel()
-
     @cached_property
-    def _source(self) -> KernelSource:
+    def source(self) -> KernelSource:
+        """The declaration of the kernel; its text is generated when a form of it is asked for."""
         arrays = (self._inputs, tuple(self._outputs))
         return stage_source(self.name, self._plan, arrays, self.dtype, self._title)
 
     def build(self) -> None:
         """Compiles the kernel, or loads it from Warp's cache; otherwise the first call does."""
-        load_kernel(self.kernel, _BLOCK)
+        load_all([(self.source, _BLOCK)])
 
     def __call__(self, *tiles: jax.Array) -> tuple[jax.Array, ...]:
         """Outputs ``[T, rows_j, 32]`` of inputs ``[t_i, rows_i, 32]``, with T the largest t_i.
@@ -102,7 +102,7 @@ class StageKernels:
             )
         given = {f"{name}_in": tile for name, tile in zip(self._inputs, tiles, strict=True)}
         found = run(
-            self._source,
+            self.source,
             {**given, "table_in": self._table, "n_items": n_items},
             {f"{name}_out": (n_tiles, rows, LANES) for name, rows in self._outputs.items()},
             threads=n_tiles * n_items * LANES,

@@ -20,7 +20,7 @@ def tile_count(batch: int) -> int:
 def to_tiles(array: jax.Array) -> jax.Array:
     """``[batch, rows]`` to ``[tiles, rows, 32]``; spare lanes repeat the last problem.
 
-    A copy of a real problem is benign: it does nothing that the problem itself does not do.
+    A copy of a real problem is harmless: it causes nothing that the problem itself does not cause.
     """
     batch, rows = array.shape
     spare = tile_count(batch) * LANES - batch

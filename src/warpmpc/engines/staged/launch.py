@@ -1,26 +1,30 @@
 """The staged QP engine on tiles in program order: factorise, and the whole ADMM loop in one launch.
 
-Reads: a `StageElimination`.  Produces: `StagedKernels`, callable under `jax.jit`.
+Reads: a `StageElimination`.  Produces: `StagedKernels`, callable under `jax.jit`, and
+`StagedVariants`: these kernels for any number of tiles, with one side or two.  The caller may fix
+fields of their `StagedShape`; the others are measured ones (`engines.staged.tuning`), or those of a
+model of one wave of warps.
 
-Which registers, block and prefetch suit the staged kernels: a model of one wave of warps.
-
-Measured on an H200 (docs/qp.md): the loop streams from memory, so what counts is how many loads are
-in flight.  With few tiles each thread should have many registers, to hold many loads; with many
-tiles, as many warps as possible should run at once.  Asking the L2 cache for the next stage helps
-while what all warps ask for fits into it, and hurts when it does not.
+Measured on an H200 (docs/qp.md): the loop streams from memory, so its speed depends on the loads in
+flight.  With few tiles each thread should have many registers, to hold many loads; with many tiles,
+as many warps as possible should run at once.  Prefetching the next stage into the L2 cache helps as
+long as the prefetched stages of all warps fit into it, and hurts otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import warp as wp
 
+from warpmpc._errors import PatternError, SettingsError
 from warpmpc.codegen.kernel_source import KernelSource
 from warpmpc.engines.ldl.launch import MAX_REGISTERS, REGISTER_FILE
 from warpmpc.engines.runtime.admm_launch import (
@@ -31,7 +35,7 @@ from warpmpc.engines.runtime.admm_launch import (
     loop_inputs,
     loop_tables,
 )
-from warpmpc.engines.runtime.ffi import l2_bytes, multiprocessors, run
+from warpmpc.engines.runtime.ffi import l2_bytes, load_all, multiprocessors, run
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.loop_source import (
     staged_admm_kernel,
@@ -49,14 +53,18 @@ from warpmpc.engines.staged.stage_source import (
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.stage_elimination import StageElimination
 
+if TYPE_CHECKING:  # it measures the kernels of this module
+    from warpmpc.engines.staged.tuning import Measure, Measured, ShapeStore
+
+_LOG = logging.getLogger(__name__)
 _BLOCK = TWO_SIDED_BLOCK = 2 * LANES  # with two sides a block is one tile
-_STEP = 8  # registers are allocated in eights
+_STEP = 8  # registers are allocated in multiples of eight
 _SCHEDULERS = 4  # per multiprocessor, each with its own quarter of the registers
-# Fewer registers than this spill what a stage needs.
+# With fewer registers than this, the values of a stage spill.
 _LEAST = {"float32": 64, "float64": 128}
 _FACTOR = {"float32": 168, "float64": 255}
 _ITEM = {"float32": 4, "float64": 8}
-_STATIC_SHARED_MEMORY = 48 * 1024  # without asking for more
+_STATIC_SHARED_MEMORY = 48 * 1024  # available without a request
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class StagedShape:
     Attributes:
         registers: Most registers per thread.
         block: Threads per block.
-        prefetch: Whether a warp asks the L2 cache for the next stage ahead of time.
+        prefetch: Whether a warp prefetches the next stage into the L2 cache.
         sides: Threads per problem: one per chain of the program.
     """
 
@@ -77,11 +85,11 @@ class StagedShape:
 
     @property
     def register_limit(self) -> int:
-        """`registers`, or as many as let one block start at all."""
+        """`registers`, or the largest number with which one block can start at all."""
         return min(self.registers, REGISTER_FILE // self.block)
 
     def threads(self, tiles: int) -> int:
-        """Threads in all, a multiple of the block."""
+        """Number of threads, a multiple of the block."""
         return -(-tiles * self.sides * LANES // self.block) * self.block
 
 
@@ -99,22 +107,22 @@ def factor_shape(program: StageElimination, tiles: int, dtype: str) -> StagedSha
 
 
 def sides_for(tiles: int) -> int:
-    """Threads per problem: two while all of them run at once with as many registers as they like.
+    """Threads per problem: two as long as all of them run at once with all registers they can use.
 
-    A walk over the stages takes its time however few problems there are.  Two threads halve it as
-    long as memory and schedulers have time to spare.
+    A walk over the stages takes the same time for few problems as for many.  Two threads halve it
+    as long as memory and schedulers are not busy.
     """
     at_once = multiprocessors() * (REGISTER_FILE // (LANES * (MAX_REGISTERS + 1)))
     return 2 if 2 * tiles <= at_once else 1
 
 
 def mailbox_fits(exchanged: int, dtype: str) -> bool:
-    """Whether so many numbers per problem fit into the shared memory of every device."""
+    """Whether the exchanged values of a problem fit into the shared memory of every device."""
     return exchanged * LANES * _ITEM[dtype] <= _STATIC_SHARED_MEMORY
 
 
 def _prefetch(program: StageElimination, tiles: int, dtype: str) -> bool:
-    """Whether what all warps ask for ahead of one stage fits into half of the L2 cache."""
+    """Whether the prefetched stages of all warps fit into half of the L2 cache."""
     largest = max(run.template.n_L + 5 * run.template.n_nodes for run in program.runs)
     return tiles * largest * LANES * _ITEM[dtype] < l2_bytes() // 2
 
@@ -130,7 +138,7 @@ class StagedKernels:
         overrides: Mapping[str, int] | None = None,
         soft: Collection[int] = (),
     ):
-        """Generates the text; nothing is compiled before the first launch.
+        """Generates the source; nothing is compiled before the first launch.
 
         Args:
             program: The elimination by stages.
@@ -148,12 +156,12 @@ class StagedKernels:
 
     @property
     def layout(self) -> SideLayout:
-        """What the kernels have to know of the program's chains."""
+        """Chains of the program, as the kernels need them."""
         return self._layout
 
     @property
     def content(self) -> str:
-        """Everything that decides what the kernels do: equal text, equal kernels."""
+        """Everything that determines the kernels: equal source, equal kernels."""
         soft = self.soft_nodes.size > 0
         loop = staged_admm_source(self._iteration_source, self.dtype, self._layout, soft=soft)
         return staged_factor_source(self._factor_source, self.dtype, self._layout) + loop
@@ -165,13 +173,13 @@ class StagedKernels:
         return other
 
     def with_kinds(self, kinds: Sequence[RowKind]) -> StagedKernels:
-        """The same for rows that are known to be of some kind while rho stays."""
+        """The same kernels for rows whose kinds are known as long as rho stays."""
         other = copy(self)
         other._iteration_source = iteration_source(self.program, self.soft_nodes.tolist(), kinds)
         return other
 
     def shape(self, tiles: int) -> StagedShape:
-        """Of the ADMM loop."""
+        """Shape of the ADMM loop."""
         return replace(loop_shape(self.program, tiles, self.dtype), **self._overrides)
 
     def factor(self, K: jax.Array) -> jax.Array:
@@ -182,14 +190,14 @@ class StagedKernels:
         return self._factor({"K_in": K, "todo_in": everything}, outputs)
 
     def refactor(self, factor: jax.Array, K: jax.Array, todo: jax.Array) -> jax.Array:
-        """New factors of the tiles marked in `todo`; others stay."""
+        """New factors of the tiles marked in `todo`; other tiles keep theirs."""
         return self._factor({"K_in": K, "todo_in": todo, "factor_io": factor}, {})
 
     def _factor(
         self, arrays: dict[str, jax.Array], outputs: dict[str, tuple[int, ...]]
     ) -> jax.Array:
         tiles = arrays["K_in"].shape[0]
-        # How many registers is a matter of the loop; the rest concerns both kernels.
+        # The loop chooses its own number of registers; the other fields concern both kernels.
         given = {name: v for name, v in self._overrides.items() if name != "registers"}
         shape = replace(factor_shape(self.program, tiles, self.dtype), **given)
         kernel = staged_factor_kernel(
@@ -216,10 +224,10 @@ class StagedKernels:
             self.soft_nodes.size > 0,
         )
 
-    def to_load(self, tiles: int) -> list[tuple[wp.Kernel, int]]:
-        """What `iterate` launches on so many tiles, for `load_together`."""
+    def to_load(self, tiles: int) -> list[tuple[KernelSource, int]]:
+        """Kernels that `iterate` launches on a number of tiles, for `load_all`."""
         shape = self.shape(tiles)
-        return [(self._loop_kernel(shape).kernel(), shape.block)]
+        return [(self._loop_kernel(shape), shape.block)]
 
     def iterate(
         self,
@@ -231,7 +239,7 @@ class StagedKernels:
         begin: jax.Array,
         limits: LoopLimits,
     ) -> LoopState:
-        """Iterates from iteration `begin` on; see `LoopData` for `R`, `numbers`: the tolerances."""
+        """Iterates from iteration `begin` on; see `LoopData` for `R`; `numbers`: the tolerances."""
         shape = self.shape(state.X.shape[0])
         kernel = self._loop_kernel(shape)
         inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)
@@ -244,3 +252,137 @@ class StagedKernels:
             shape.threads(state.X.shape[0]),
             shape.block,
         )
+
+
+# Two sides have twice the code; beyond this many multiply-adds it takes too long to compile.
+_LARGEST_CODE = 20_000
+_ITERATIONS = 25  # iterations of a measurement, if none are given
+
+
+class StagedVariants:
+    """Kernels of QPs with one pattern."""
+
+    def __init__(
+        self,
+        build: Callable[[int], StagedKernels],
+        given: Mapping[str, int],
+        *,
+        tune: bool | None = None,
+        measure: Measure | None = None,
+    ):
+        """Builds the kernels that are needed in any case.
+
+        Args:
+            build: Makes kernels with a given number of sides.
+            given: Fields of `StagedShape` that are fixed.
+            tune: Whether to measure when a number of tiles first occurs without a measurement.
+                None: use what was measured, but do not measure.  False: use only the model.
+            measure: Measures kernels; by default on the device, in seconds.
+        """
+        self._given, self._tune, self._measure = dict(given), tune, measure
+        self._kernels = cache(build)
+        self.first = self._kernels(1)
+        if given.get("sides") == 2:
+            self._check_two_sides()
+        if tune and not _on_gpu():
+            _LOG.info("staged engine: tune=True has no effect on the CPU")
+
+    def _check_two_sides(self) -> None:
+        """Raises if two sides are impossible."""
+        layout, dtype = self._kernels(2).layout, self.first.dtype
+        if not mailbox_fits(layout.exchanged, dtype):
+            raise PatternError(
+                f"Two sides would share {layout.exchanged} numbers per problem, too many for the "
+                "shared memory of a block; use sides=1."
+            )
+
+    @cached_property
+    def _may_have_two(self) -> bool:
+        """Whether two sides are possible, allowed, and not too much code."""
+        fixed = self._given.get("sides")
+        if fixed is not None or self._given.get("block", TWO_SIDED_BLOCK) != TWO_SIDED_BLOCK:
+            return fixed == 2
+        try:
+            self._check_two_sides()
+        except PatternError as reason:
+            _LOG.info("staged engine: one side: %s", reason)
+            return False
+        return self._kernels(2).program.code_size <= _LARGEST_CODE
+
+    @cached_property
+    def _store(self) -> ShapeStore:
+        from warpmpc.engines.staged.tuning import ShapeStore
+
+        # Fixed fields limit what can be found.
+        content = f"{self.first.content}\n{sorted(self._given.items())}"
+        return ShapeStore(content, jax.devices()[0].device_kind)
+
+    def at(self, tiles: int) -> StagedKernels:
+        """Kernels for a number of tiles."""
+        if self._tune is not False and (_on_gpu() or self._measure):
+            stored = self._store.get(tiles)
+            if stored is None and self._tune:
+                stored = self.tune(tiles)[-1].shape
+            if stored is not None:
+                return self._shaped(stored)
+        sides = self._given.get("sides") or self._model_sides(tiles)
+        fixed = {name: value for name, value in self._given.items() if name != "sides"}
+        return self._kernels(sides).shaped(fixed)
+
+    def _model_sides(self, tiles: int) -> int:
+        """On the CPU one thread would do both sides."""
+        return sides_for(tiles) if _on_gpu() and self._may_have_two else 1
+
+    def _shaped(self, shape: StagedShape) -> StagedKernels:
+        fields = asdict(shape)
+        return self._kernels(fields.pop("sides")).shaped(fields)
+
+    def tune(
+        self, tiles: int, iterations: int = _ITERATIONS, kinds: Sequence[RowKind] = ()
+    ) -> list[Measured]:
+        """Measures shapes for a number of tiles; the last one listed is the fastest, and is kept.
+
+        Args:
+            tiles: Number of tiles; the result is used up to the next power of two.
+            iterations: Iterations of the ADMM loop.
+            kinds: Kinds of the rows, where the loop that will run uses them.
+        """
+        # Most solves measure nothing.
+        from warpmpc.engines.staged.tuning import LoopTimer, search
+
+        measure = self._measure
+        if measure is None:
+            if not _on_gpu():
+                raise SettingsError(
+                    "Nothing to tune on the CPU: all shapes of the kernels run the same code there."
+                )
+            measure = LoopTimer(min(iterations, 2 * _ITERATIONS))
+        sides = [self._given["sides"]] if "sides" in self._given else [1]
+        if "sides" not in self._given and self._may_have_two:
+            sides.append(2)
+        fixed = {name: value for name, value in self._given.items() if name != "sides"}
+        starts = [self._kernels(count).shaped(fixed).shape(tiles) for count in sides]
+
+        def kernels(shape: StagedShape) -> StagedKernels:
+            found = self._shaped(shape)
+            return found.with_kinds(kinds) if kinds else found
+
+        found = search(
+            starts,
+            self.first.dtype,
+            self._given,
+            lambda shape: measure(kernels(shape), tiles),
+            lambda shapes: _load(map(kernels, shapes), tiles),
+        )
+        self._store.put(tiles, found[-1].shape)
+        return found
+
+
+def _load(kernels: Iterable[StagedKernels], tiles: int) -> None:
+    """Compiles several loops at the same time."""
+    needed = [one for some in kernels for one in some.to_load(tiles)]
+    load_all(list(dict.fromkeys(needed)))  # shapes may share one
+
+
+def _on_gpu() -> bool:
+    return jax.default_backend() == "gpu"

@@ -1,15 +1,15 @@
-"""Native text of the kernels of a QP: threads, and the ADMM loop.
+"""Native source of the kernels of a QP: threads, and the ADMM loop.
 
-The linear solves inside are either generated stages (`engines.staged.stage_source`) or the sweeps by panels
+The linear solves are either generated stages (`engines.staged.stage_source`) or the sweeps by panels
 of `engines.panels.loop_source`; both end with the update of the ADMM iteration.
 
-One thread per problem on CUDA, whose warp may ask the L2 cache for the next stage ahead of time.  On
-the CPU one thread does a tile, a `Pack` is one number per problem, and what belongs to problems that
-are done is kept by masks.
+On CUDA there is one thread per problem, and a warp may prefetch the next stage into the L2 cache.  On
+the CPU one thread handles a tile, a `Pack` holds one value per problem, and masks preserve the values
+of problems that are done.
 
 A program with two chains has two threads per problem: a block is one tile, its first warp walks the
-first chain and its second warp the second one.  Both change only nodes of their own chain, and meet
-where one reads what the other wrote.  On the CPU one thread does both.
+first chain and its second warp the second one.  Both change only nodes of their own chain, and
+synchronise where one reads what the other wrote.  On the CPU one thread walks both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from warpmpc.engines.staged.stage_source import SideLayout
 
 _PREAMBLE = r"""
 typedef long long Offset;
-// Also long code: as a function of its own it would read all it shares with the rest from memory.
+// Inlined even if long: as a separate function it would read all shared variables from memory.
 #define ALWAYS_INLINE __attribute__((always_inline))
 #if defined(__CUDA_ARCH__)
 typedef SCALAR Pack;
@@ -40,14 +40,14 @@ typedef SCALAR Pack;
 const size_t tile = thread / THREADS;
 const int lane = (int)(thread & 31);
 if (tile >= (size_t)PER_TILE.shape[0]) return;
-// A zero and a one that the compiler does not know.  With known ones it would merge stages and sweeps
-// and keep hundreds of numbers alive from one to the next, which only local memory can hold.
+// A zero and a one that are opaque to the compiler.  With known values it would merge stages and sweeps
+// and keep hundreds of values alive from one to the next, for which only local memory has room.
 Offset nothing = 0;
 int once = 1;
 asm volatile("" : "+l"(nothing), "+r"(once));
 #define FORGET asm volatile("" : "+l"(nothing));
 #define ONCE once
-// One thread asks for what its warp reads next; nobody waits.
+// One thread prefetches what its warp reads next, without waiting for it.
 #if __CUDA_ARCH__ >= 900
 #define AHEAD(name, row, rows)                                                \
     if (prefetch && lane == 0) {                                              \
@@ -189,7 +189,7 @@ for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i)
         if (certify && first) AT(V, i) = AT(X, i);
     }
 for (int t = begin; t < end; ++t) {
-    // A negative number: nobody asks, and there need not be a K.
+    // A negative value: residuals are not needed, and there need not be a K.
     const bool judged = check_every >= 0
         && (t + 1 == end || (certify && (t + 1) % check_every == 0));
     GENERATED
@@ -212,7 +212,7 @@ ON_DEVICE = "\n#if defined(__CUDA_ARCH__)\n{}\n#else\n{}\n#endif\n"
 
 
 def kernel_source(per_tile: str, body: str, dtype: str, **more: str | int) -> str:
-    """A body behind the preamble; `THREADS` work on a tile."""
+    """A body after the preamble; `THREADS` threads work on a tile."""
     defines = {**SCALARS[dtype], "PER_TILE": per_tile, "SIDES": 1}
     defines |= {"THREADS": "(32 * SIDES)"} | more
     head = "".join(f"#define {name} {value}\n" for name, value in defines.items())
@@ -220,7 +220,7 @@ def kernel_source(per_tile: str, body: str, dtype: str, **more: str | int) -> st
 
 
 def staged_factor_source(generated: str, dtype: str, layout: SideLayout) -> str:
-    """Body of the factorisation kernel around the text of all stages."""
+    """Body of the factorisation kernel around the source of all stages."""
     return kernel_source("K_in", _FACTOR.replace("GENERATED", generated), dtype, **_sides(layout))
 
 
@@ -232,7 +232,7 @@ def _sides(layout: SideLayout) -> dict[str, int]:
 
 
 def admm_body(setup: str, generated: str, gather: str, *, soft: bool) -> str:
-    """The ADMM loop around the text of one iteration."""
+    """The ADMM loop around the source of one iteration."""
     rows = SOFT_ROWS if soft else HARD_ROWS
     body = _ADMM.replace("SETUP", rows + setup)
     return body.replace("GENERATED", generated).replace("GATHER_SIDES", gather)
@@ -241,10 +241,10 @@ def admm_body(setup: str, generated: str, gather: str, *, soft: bool) -> str:
 def staged_admm_source(
     generated: str, dtype: str, layout: SideLayout, *, soft: bool = False
 ) -> str:
-    """Body of the ADMM kernel around the text of one iteration."""
+    """Body of the ADMM kernel around the source of one iteration."""
     gather = ON_DEVICE.format(GATHER, "") if layout.sides == 2 else ""
     body = admm_body("", generated, gather, soft=soft)
-    # Lanes of two warps have to leave at once.
+    # Lanes of two warps have to leave at the same time.
     return kernel_source("X_io", body, dtype, TOGETHER=int(layout.sides == 2), **_sides(layout))
 
 
@@ -271,6 +271,7 @@ def staged_factor_kernel(
         ],
         outputs=[Argument("factor_io")],
         head="",
+        merged=32,
         body=staged_factor_source(generated, dtype, layout),
         registers=registers,
     )
@@ -296,6 +297,7 @@ def staged_admm_kernel(
         inputs=[*LOOP_ARRAYS, *arguments("number", "n_L", "prefetch"), *LOOP_LIMITS],
         outputs=LOOP_OUTPUTS,
         head="",
+        merged=32,
         body=staged_admm_source(generated, dtype, layout, soft=soft),
         registers=registers,
     )

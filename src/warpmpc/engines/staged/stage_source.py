@@ -1,27 +1,27 @@
-"""Straight-line native text of a `StageElimination`: elimination, forward and backward solve by stages.
+"""Native source of a `StageElimination`: elimination, forward and backward solve stage by stage.
 
-One thread walks the stages of one problem (on the CPU: of a tile) with the working numbers of a
-stage in local variables.  Of a program with two chains one thread walks the first, another one the
-second; the numbers that the first hands over wait in memory that both share until the two meet.
-The text uses these names, which the kernel around it defines:
+One thread walks the stages of one problem (on the CPU: of a tile) and keeps the working values of a
+stage in local variables.  If a program has two chains, one thread walks each of them; the values that
+the first one hands over wait in memory that both share until the two meet.  The kernel around the
+source defines these names:
 
-    Pack            what a thread holds of one row: a number, or one number per problem
-    K, L, D, X, W, Q, U, R    arrays in program order; `GET` reads one that no one writes
+    Pack            one row for one thread: a value, or one value per problem
+    K, L, D, X, W, Q, U, R    arrays in program order; `GET` reads one that is never written
     AT_STAGE(L, row)          declares ``Lk``: the same array from that row on
-    AHEAD(L, row, rows)       these rows are needed next
-    ONCE                      1, but the compiler does not know
-    FORGET                    a sweep begins: nothing read before it is worth keeping
+    AHEAD(L, row, rows)       prefetches these rows
+    ONCE                      1, but opaque to the compiler
+    FORGET                    a sweep begins: values read before it should not stay in registers
     INVERT(out, in), CLIP(v, lower, upper), OLD_S(v, lower, upper, row), NEXT_V(v, s, step),
     PUT(array, row, value), OMEGA, SIGMA, R_ROW, R_EQUAL
     H, SOFTEN(v, clipped v, array, row), OLD_SOFT_S(v, lower, upper, row, row of H)
-                              soft rows: four numbers of each, stage by stage
-    ON_SIDE(0), MEET          what only the thread of a chain does (without threads: what follows),
-                              and where both wait for each other
-    SEND(i, value), RECEIVED(i)    number i in the memory that they share
+                              soft rows: four values of each, stage by stage
+    ON_SIDE(0), MEET          code for the thread of one chain (without threads: for all chains),
+                              and a barrier for both
+    SEND(i, value), RECEIVED(i)    value i in the shared memory
 
-Local variables: ``w3`` is node 3 of the stage, ``f2`` what crosses the boundary through slot 2,
-``d3`` and ``a3_5`` the diagonal and an entry of column 3 that is being eliminated, ``c4_2`` what
-crosses the boundary between slots 4 and 2.
+Local variables: ``w3`` is node 3 of the stage, ``f2`` the value that crosses the boundary through
+slot 2, ``d3`` and ``a3_5`` the diagonal and an entry of column 3 that is being eliminated, ``c4_2``
+the value that crosses the boundary between slots 4 and 2.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def factor_source(program: StageElimination) -> str:
 
 
 def elimination_source(program: StageElimination, loops: Mapping[int, str]) -> str:
-    """An elimination whose loops are given.
+    """An elimination around given loops.
 
     Args:
         program: The elimination by stages.
-        loops: Text of the loop over each run, made of `eliminate_stage`, by the run's first node.
+        loops: Source of the loop over each run, made of `eliminate_stage`, by the run's first node.
     """
     carried = [f"c{a}_{b}" for a, b in program.carried_pairs]
     chains = [[loops[run.node] for run in chain] for chain in program.chains]
@@ -67,12 +67,12 @@ def elimination_source(program: StageElimination, loops: Mapping[int, str]) -> s
 
 @dataclass(frozen=True)
 class SideLayout:
-    """What a kernel has to know of the chains of a program.
+    """Chains of a program, as a kernel needs them.
 
     Attributes:
         sides: How many chains there are.
         split: First node of the last chain.
-        exchanged: Most numbers that wait at once in the memory that two chains share.
+        exchanged: Largest number of values that are at once in the memory shared by two chains.
     """
 
     sides: int
@@ -89,8 +89,8 @@ def side_layout(program: StageElimination) -> SideLayout:
 def softened_nodes(program: StageElimination, soft: Collection[int]) -> list[tuple[int, ...]]:
     """For each run the nodes of its template that are soft in some stage.
 
-    All stages of a run share one code.  A stage whose row is hard where another one's is soft has
-    coefficients that never give way.
+    All stages of a run share their code.  A stage whose row is hard, where that of another stage is
+    soft, has coefficients that never give way.
     """
     found = []
     for run in program.runs:
@@ -118,7 +118,7 @@ def iteration_source(
     Args:
         program: The elimination by stages.
         soft: Nodes that are soft rows.
-        kinds: Of all rows, if they are known: such rows need fewer numbers.
+        kinds: Kinds of all rows, if they are known: such rows need fewer values.
     """
     carried = [f"f{slot}" for slot in program.carried]
     forward = [
@@ -171,11 +171,11 @@ def _zeros(names: list[str]) -> str:
 
 
 def _loop(run: StageRun, arrays: str, body: list[str], *, backward: bool = False) -> str:
-    """The body for every stage of a run; ``Lk`` is L from the stage's first entry on, and so on."""
+    """A loop over the stages of a run; ``Lk`` is L from the stage's first entry on, and so on."""
     first = {"K": run.K, "L": run.L}
     stride = {"K": run.template.n_K, "L": run.template.n_L}
     lines = [f"// {run.count} stages of {run.template.n_nodes} nodes from node {run.node} on"]
-    # Not even a single stage is merged with its neighbours: too much would be alive at once.
+    # A single stage is a loop, too, so that it is not merged with its neighbours: that would spill.
     count = "ONCE" if run.count == 1 else str(run.count)
     step = f"int k = {count} - 1; k >= 0; --k" if backward else f"int k = 0; k < {count}; ++k"
     lines += ["#pragma unroll 1", f"for ({step}) {{"]
@@ -189,7 +189,7 @@ def _loop(run: StageRun, arrays: str, body: list[str], *, backward: bool = False
 
 
 def _at_soft_rows(run: StageRun, nodes: tuple[int, ...], place: int) -> list[str]:
-    """``Hk``: the coefficients of a stage's soft rows; `place`: of the run's first one."""
+    """Declares ``Hk``, the coefficients of a stage's soft rows; the run's first one has `place`."""
     if not nodes:
         return []
     start, width = 4 * place, 4 * len(nodes)
@@ -221,12 +221,12 @@ class _Working:
             for target, present in zip(column, in_K, strict=True):
                 self._start[self.name(j, target)] = [K_source(at)] if present else []
                 at += present
-        for place, (high, low) in enumerate(program.carried_pairs):  # what enters from before
+        for place, (high, low) in enumerate(program.carried_pairs):  # from the stages before
             self._enter(template.slots, high, low, f"c{high}_{low}")
             self._enter(template.joins, high, low, f"RECEIVED({place})")
 
     def _enter(self, slots: tuple[int, ...], high: int, low: int, text: str) -> None:
-        """Adds what a chain carries between two slots, where it changes the stage in both."""
+        """Adds the value that a chain carries between two slots, where the stage has both."""
         if high in slots and low in slots:
             name = self.name(slots.index(high), slots.index(low))
             if name in self._start:
@@ -252,7 +252,7 @@ class _Working:
             self.lines.append(f"{name} -= {product};")
 
     def need(self, name: str) -> None:
-        """Declares an entry with its value in K and what entered."""
+        """Declares an entry with its value in K and the carried values."""
         if name not in self._declared:
             self._declared.add(name)
             terms = self._start.get(name) or ["(Pack)0"]
@@ -264,7 +264,7 @@ class _Working:
 
 
 def read_K(position: int) -> str:
-    """Text of a value of K of the stage, by its position among them."""
+    """Expression of a value of K of the stage, by its position among them."""
     return f"GET(Kk, {position})"
 
 
@@ -274,9 +274,9 @@ def eliminate_stage(
     """Right-looking elimination of one stage; every value of K is read once.
 
     Args:
-        template: Of the stage.
-        program: Whose stages these are.
-        K_source: Text of a value of K of the stage, by its position among them.
+        template: Template of the stage.
+        program: Elimination that the stage belongs to.
+        K_source: Expression of a value of K of the stage, by its position among them.
     """
     work = _Working(template, program, K_source)
     position = 0
@@ -300,7 +300,7 @@ def eliminate_stage(
 
 
 def _forward_stage(template: StageTemplate, program: StageElimination) -> list[str]:
-    """Forward solve of one stage; leaves it over its pivots in W, but for leaves."""
+    """Forward solve of one stage; stores the results over their pivots in W, except for leaves."""
     lines, into, out = [], _incoming(template), _outgoing(template)
     for i in range(template.n_nodes):
         start = f"AT(Wk, {i})" if template.is_row[i] else f"RHS_OF_X(AT(Xk, {i}), GET(Qk, {i}))"
@@ -318,7 +318,7 @@ def _forward_stage(template: StageTemplate, program: StageElimination) -> list[s
 
 
 def _entering(template: StageTemplate, program: StageElimination, node: int) -> str:
-    """Text of what the stages before add to the right-hand side of a node."""
+    """Terms that earlier stages add to the right-hand side of a node."""
     text = f" + f{template.slots[node]}" if template.slots[node] >= 0 else ""
     if template.joins and template.joins[node] >= 0:
         text += f" + RECEIVED({program.carried.index(template.joins[node])})"
@@ -355,8 +355,8 @@ def _backward_stage(
     """Solution of one stage and the ADMM update of its nodes."""
     lines, position = [], _positions(template)
     for i in reversed(range(template.n_nodes)):
-        # The forward solve leaves nothing at a leaf: its right-hand side is known from X.
-        # A soft row has a place among those of the stage.
+        # The forward solve stores nothing for a leaf: its right-hand side follows from X.
+        # The coefficients of a soft row are found by its place among those of the stage.
         lines.append(f"Pack w{i} = {'(Pack)0' if template.is_leaf(i) else f'AT(Wk, {i})'};")
         for entry, target in enumerate(template.columns[i], start=position[i]):
             value = f"w{target}" if target >= 0 else f"f{~target}"
@@ -373,7 +373,7 @@ def _backward_stage(
     return lines
 
 
-# What a row of some kind reads of lower bound, upper bound and 1/rho.
+# Lower bound, upper bound and 1/rho of a row of each kind.
 _READS = {
     RowKind.UNKNOWN: ("GET(Qk, {i})", "GET(Uk, {i})", "GET(Rk, {i})"),
     RowKind.EQUALITY: ("GET(Qk, {i})", "lo", "R_EQUAL"),
@@ -384,7 +384,7 @@ _READS = {
 
 
 def _update(template: StageTemplate, i: int, place: int | None, kind: RowKind) -> str:
-    """The v-form: see `qp.loops.general`.  A leaf's multiplier is -rho (rhs) minus the sum above."""
+    """The v-form, see `qp.loops.general`.  A leaf's multiplier is -rho (rhs) minus the sum above."""
     if not template.is_row[i]:
         return f"PUT(Xk, {i}, NEXT_X(AT(Xk, {i}), w{i}));"
     lower, upper, inverse_rho = (text.format(i=i) for text in _READS[kind])

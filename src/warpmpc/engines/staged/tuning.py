@@ -1,12 +1,7 @@
-"""Which shape of the staged kernels is fastest: measured on the device, kept on disk.
+"""Choice of the fastest shape of the staged kernels: measured on the device, stored on disk.
 
 Reads: kernels, and a function that measures them.  Produces: the fastest `StagedShape` for a range
 of batch sizes (tiles up to a power of two), stored beside generated code for later processes.
-
-Kernels of the staged engine for any number of tiles: with one side or two, in a fitting shape.
-
-Reads: a function that builds the kernels of a program.  Produces: `StagedVariants`.  What the
-caller fixed is kept; the rest is what was measured on this device, else what the model says.
 """
 
 from __future__ import annotations
@@ -16,34 +11,28 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
 from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc._errors import CodegenError, PatternError, SettingsError
+from warpmpc._errors import CodegenError
 from warpmpc.codegen.cache import load_text, store_text
 from warpmpc.engines.runtime.admm_launch import UNCHECKED, LoopData, LoopLimits, LoopState
-from warpmpc.engines.runtime.loading import load_together
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.launch import (
-    TWO_SIDED_BLOCK,
     StagedKernels,
     StagedShape,
-    mailbox_fits,
-    sides_for,
 )
-from warpmpc.symbolic.derivatives.stage_model import RowKind
 
 _LOG = logging.getLogger(__name__)
-# What is tried beside the model's choice, one field after the other.
+# Alternatives to the model's choice, which are tried one field after the other.
 _REGISTERS = {"float32": (64, 128, 255), "float64": (128, 255)}
 _BLOCKS = (32, 64, 128)
-_GAIN = 0.02  # less than this is noise
+_GAIN = 0.02  # a smaller gain is noise
 
 
 @dataclass(frozen=True)
@@ -55,10 +44,10 @@ class Measured:
 
 
 class Measure(Protocol):
-    """How long kernels take."""
+    """Measures kernels."""
 
     def __call__(self, kernels: StagedKernels, tiles: int) -> float:
-        """Seconds for so many tiles."""
+        """Seconds for a number of tiles."""
         ...
 
 
@@ -69,19 +58,19 @@ class ShapeStore:
         """Nothing is read yet.
 
         Args:
-            content: All that decides what the kernels do.
+            content: Everything that determines the kernels.
             device: Name of the device.
         """
         self._key = hashlib.sha256(f"{content}\n{device}".encode()).hexdigest()
         self._device = device
-        self._own: dict[int, StagedShape] = {}  # also where the folder cannot be written
+        self._own: dict[int, StagedShape] = {}  # needed where the folder cannot be written
 
     def get(self, tiles: int) -> StagedShape | None:
-        """What was fastest for about so many tiles, if that was ever measured."""
+        """The fastest measured shape for about this number of tiles, if there is one."""
         return (self._own if _range_of(tiles) in self._own else self._read()).get(_range_of(tiles))
 
     def put(self, tiles: int, shape: StagedShape) -> None:
-        """Keeps a shape, also for later processes."""
+        """Stores a shape, also for later processes."""
         self._own[_range_of(tiles)] = shape
         shapes = self._read() | self._own
         entries = {str(2**power): asdict(one) for power, one in sorted(shapes.items())}
@@ -102,7 +91,7 @@ class ShapeStore:
 
 
 def _range_of(tiles: int) -> int:
-    """Exponent of the power of two that so many tiles do not exceed."""
+    """Exponent of the smallest power of two that is at least the number of tiles."""
     return (tiles - 1).bit_length()
 
 
@@ -161,13 +150,13 @@ def _try(
 
 
 def _best(found: Mapping[StagedShape, float]) -> StagedShape:
-    """The fastest shape, or one tried earlier that is as fast but for noise."""
+    """The fastest shape, or one tried earlier that is equally fast up to noise."""
     least = min(found.values())
     return next(shape for shape, seconds in found.items() if seconds <= (1 + _GAIN) * least)
 
 
 class LoopTimer:
-    """Seconds of a factorisation and some iterations, on numbers that mean nothing."""
+    """Measures a factorisation and some iterations in seconds, on synthetic data."""
 
     def __init__(
         self, iterations: int, repeats: int = 5, clock: Callable[[], float] = time.perf_counter
@@ -175,8 +164,8 @@ class LoopTimer:
         """Measures nothing yet.
 
         Args:
-            iterations: Of the ADMM loop.
-            repeats: The fastest of so many calls counts.
+            iterations: ADMM iterations.
+            repeats: Number of calls, of which the fastest counts.
             clock: Seconds since some time.
         """
         self._limits = LoopLimits(check_every=0, span=iterations, max_iter=iterations)
@@ -184,7 +173,7 @@ class LoopTimer:
 
     def __call__(self, kernels: StagedKernels, tiles: int) -> float:
         """Best time of the kernels in the shape they have; compilation does not count."""
-        # Also while something is being traced: these are numbers, not part of the trace.
+        # Also while something is being traced: these are values, not part of the trace.
         with jax.ensure_compile_time_eval():
             data, R, state = synthetic_loop(kernels, tiles)
             call = jax.jit(lambda *args: self._loop(kernels, *args))
@@ -210,8 +199,8 @@ def synthetic_loop(kernels: StagedKernels, tiles: int) -> tuple[LoopData, jax.Ar
     """Data, R and state of a well-conditioned problem in every lane.
 
     Args:
-        kernels: Whose shapes the arrays have.
-        tiles: How many of them.
+        kernels: Kernels that determine the shapes of the arrays.
+        tiles: Number of tiles.
     """
     program, rng = kernels.program, np.random.default_rng(0)
     n = program.n_nodes
@@ -231,133 +220,3 @@ def synthetic_loop(kernels: StagedKernels, tiles: int) -> tuple[LoopData, jax.Ar
     Q, flags = arrays["Q"], jnp.ones((tiles, 1, LANES), dtype=jnp.int32)
     data = LoopData(arrays["K"], Q, Q, Q, Q[:, :1], Q[:, :1], scaled=False)
     return data, arrays["R"], LoopState.before(arrays["X"], flags, UNCHECKED)
-
-
-_LOG = logging.getLogger(__name__)
-# Two sides have twice the code; beyond this many multiply-adds it takes too long to compile.
-_LARGEST_CODE = 20_000
-_ITERATIONS = 25  # of a measurement, where nobody says how many
-
-
-class StagedVariants:
-    """Kernels of QPs with one pattern."""
-
-    def __init__(
-        self,
-        build: Callable[[int], StagedKernels],
-        given: Mapping[str, int],
-        *,
-        tune: bool | None = None,
-        measure: Measure | None = None,
-    ):
-        """Builds the kernels that are certain to be needed.
-
-        Args:
-            build: Makes kernels with so many sides.
-            given: Fields of `StagedShape` that are fixed.
-            tune: Whether to measure what was never measured, when a number of tiles comes first;
-                None: use what was measured, but do not measure; False: only the model.
-            measure: Measures kernels; by default on the device, in seconds.
-        """
-        self._given, self._tune, self._measure = dict(given), tune, measure
-        self._kernels = cache(build)
-        self.first = self._kernels(1)
-        if given.get("sides") == 2:
-            self._check_two_sides()
-        if tune and not _on_gpu():
-            _LOG.info("staged engine: tune=True has no effect on the CPU")
-
-    def _check_two_sides(self) -> None:
-        """Raises if two sides are impossible."""
-        layout, dtype = self._kernels(2).layout, self.first.dtype
-        if not mailbox_fits(layout.exchanged, dtype):
-            raise PatternError(
-                f"Two sides would share {layout.exchanged} numbers per problem, too many for the "
-                "shared memory of a block; use sides=1."
-            )
-
-    @cached_property
-    def _may_have_two(self) -> bool:
-        """Whether two sides are possible, allowed, and not too much code."""
-        fixed = self._given.get("sides")
-        if fixed is not None or self._given.get("block", TWO_SIDED_BLOCK) != TWO_SIDED_BLOCK:
-            return fixed == 2
-        try:
-            self._check_two_sides()
-        except PatternError as reason:
-            _LOG.info("staged engine: one side: %s", reason)
-            return False
-        return self._kernels(2).program.code_size <= _LARGEST_CODE
-
-    @cached_property
-    def _store(self) -> ShapeStore:
-        # What is fixed decides what can be found.
-        content = f"{self.first.content}\n{sorted(self._given.items())}"
-        return ShapeStore(content, jax.devices()[0].device_kind)
-
-    def at(self, tiles: int) -> StagedKernels:
-        """Kernels for so many tiles."""
-        if self._tune is not False and (_on_gpu() or self._measure):
-            stored = self._store.get(tiles)
-            if stored is None and self._tune:
-                stored = self.tune(tiles)[-1].shape
-            if stored is not None:
-                return self._shaped(stored)
-        sides = self._given.get("sides") or self._model_sides(tiles)
-        fixed = {name: value for name, value in self._given.items() if name != "sides"}
-        return self._kernels(sides).shaped(fixed)
-
-    def _model_sides(self, tiles: int) -> int:
-        """On the CPU one thread would do both sides."""
-        return sides_for(tiles) if _on_gpu() and self._may_have_two else 1
-
-    def _shaped(self, shape: StagedShape) -> StagedKernels:
-        fields = asdict(shape)
-        return self._kernels(fields.pop("sides")).shaped(fields)
-
-    def tune(
-        self, tiles: int, iterations: int = _ITERATIONS, kinds: Sequence[RowKind] = ()
-    ) -> list[Measured]:
-        """Measures shapes for so many tiles and keeps the fastest, which is the last one listed.
-
-        Args:
-            tiles: Number of tiles; the result is used up to the next power of two.
-            iterations: Of the ADMM loop.
-            kinds: Of the rows, where the loop that will run knows them.
-        """
-        measure = self._measure
-        if measure is None:
-            if not _on_gpu():
-                raise SettingsError(
-                    "Nothing to tune on the CPU: all shapes of the kernels run the same code there."
-                )
-            measure = LoopTimer(min(iterations, 2 * _ITERATIONS))
-        sides = [self._given["sides"]] if "sides" in self._given else [1]
-        if "sides" not in self._given and self._may_have_two:
-            sides.append(2)
-        fixed = {name: value for name, value in self._given.items() if name != "sides"}
-        starts = [self._kernels(count).shaped(fixed).shape(tiles) for count in sides]
-
-        def kernels(shape: StagedShape) -> StagedKernels:
-            found = self._shaped(shape)
-            return found.with_kinds(kinds) if kinds else found
-
-        found = search(
-            starts,
-            self.first.dtype,
-            self._given,
-            lambda shape: measure(kernels(shape), tiles),
-            lambda shapes: _load(map(kernels, shapes), tiles),
-        )
-        self._store.put(tiles, found[-1].shape)
-        return found
-
-
-def _load(kernels: Iterable[StagedKernels], tiles: int) -> None:
-    """Compiles several loops at the same time."""
-    needed = [one for some in kernels for one in some.to_load(tiles)]
-    load_together(list(dict.fromkeys(needed)))  # shapes may share one
-
-
-def _on_gpu() -> bool:
-    return jax.default_backend() == "gpu"

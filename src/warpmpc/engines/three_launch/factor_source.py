@@ -2,9 +2,9 @@
 
 Reads: `KKTStep`s as programs with their rows.  Produces: a body for `codegen.kernel_source`.
 
-One thread per problem walks over the stages of the elimination.  Which program a stage has and
-where its rows are stands in a table; the values of K are local variables that go straight from the
-program into the elimination.
+One thread per problem walks over the stages of the elimination.  A table gives the program of each
+stage and its rows.  The values of K are local variables that go straight from the program into the
+elimination.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ def factor_body(
 
     Args:
         program: The elimination.
-        templates: Of each case of the plan.
-        plan: Programs to (K, Q, U), rows of their inputs, of L, of nodes and of K.
-        names: Of the inputs at a point.
+        templates: Templates of the cases of the plan.
+        plan: Programs for (K, Q, U), with rows of their inputs, of L, of nodes and of K.
+        names: Names of the inputs at a point.
         dtype: "float32" or "float64".
-        stores_K: Whether someone asks for K afterwards.
+        stores_K: Whether K is needed afterwards.
     """
     cases = [
         _factor_stage(program, template, (case.program, access), dtype, stores_K)
@@ -125,7 +125,7 @@ def _factor_stage(
         if which in first:  # a stage may have nothing below its diagonal
             head.append(f"SCALAR* __restrict__ {array}k = {array} + (Offset)r{first[which]} * 32;")
     at, nodes = f"r{first[_OF_NODES]}", range(template.n_nodes)
-    # All loads before the first store: nobody waits for them one by one.
+    # All loads precede the first store, so that they are in flight together.
     head += [f"const Pack old{i} = GET(X_old, {at} + {i});" for i in nodes]
     head += [f"const Pack s{i} = GET(S_old, {at} + {i});" for i in nodes if template.is_row[i]]
     reads = [line for line in lines if "ROW(" in line or "GET(" in line]
@@ -145,7 +145,7 @@ def _factor_stage(
 
 
 def _kind(step: ScalarProgram, i: int) -> str | None:
-    """1/rho of a row whose bounds tell at once what kind it is; else None."""
+    """1/rho of a row whose kind is known from constant bounds; else None."""
     lower, upper = (int(step.outputs[which][i]) for which in (1, 2))
     if lower == upper:
         return "r_equal"
@@ -179,7 +179,7 @@ def _when_needed(defined: Sequence[str], users: Sequence[str]) -> list[str]:
 
 
 def _K_values(template: StageTemplate, names: Sequence[str]) -> list[str]:
-    """Text of each value of K: sigma is added to the diagonal of variables, rows have -1/rho."""
+    """Expressions of K: sigma is added to the diagonal of variables, rows have -1/rho."""
     values, at = list(names), 0
     for i, column in enumerate(template.in_K):
         values[at] = f"(-rho{i})" if template.is_row[i] else f"({names[at]} + SIGMA)"
@@ -188,7 +188,7 @@ def _K_values(template: StageTemplate, names: Sequence[str]) -> list[str]:
 
 
 def _row_values(i: int, lower: str, upper: str, kind: str | None) -> list[str]:
-    """Bounds, and 1/rho by what kind of row they make."""
+    """Bounds of a row, and 1/rho by its kind."""
     bounds = [f"const Pack lo{i} = {lower};", f"const Pack hi{i} = {upper};"]
     if kind is not None:
         return [*bounds, f"const Pack rho{i} = {kind};"]
@@ -200,7 +200,7 @@ def _row_values(i: int, lower: str, upper: str, kind: str | None) -> list[str]:
 
 
 def _row(i: int, at: str) -> list[str]:
-    """Stores a row, with v = s + y / rho, and looks at its bounds."""
+    """Stores a row, with v = s + y / rho, and checks its bounds."""
     return [
         f"AT(Q, {at} + {i}) = lo{i}; AT(U, {at} + {i}) = hi{i}; AT(R, {at} + {i}) = rho{i};",
         f"AT(X, {at} + {i}) = V_OF(s{i}, old{i}, rho{i});",

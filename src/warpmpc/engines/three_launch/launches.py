@@ -14,7 +14,6 @@ from functools import cached_property
 import jax
 import jax.numpy as jnp
 import numpy as np
-import warp as wp
 
 from warpmpc.codegen.kernel_source import Argument, KernelSource
 from warpmpc.codegen.native.line_search import REPORT_ROWS, SearchRule
@@ -38,11 +37,11 @@ class ThreeLaunchPrograms:
 
     Attributes:
         elimination: The elimination by stages.
-        templates: Of each case of `factor`.
-        factor: Programs to (K, Q, U); outputs are rows of L, of nodes and of K.
-        evaluate: Programs to cost and violations; their last input is the direction.
-        report: Programs to residuals; their last inputs are direction, v and 1/rho.
-        names: Of the inputs at a point.
+        templates: Templates of the cases of `factor`.
+        factor: Programs for (K, Q, U); outputs are rows of L, of nodes and of K.
+        evaluate: Programs for cost and violations; their last input is the direction.
+        report: Programs for residuals; their last inputs are direction, v and 1/rho.
+        names: Names of the inputs at a point.
         nodes: Node of each variable, then of each row.
     """
 
@@ -79,7 +78,7 @@ class Factored:
 
 
 class ThreeLaunchKernels:
-    """Kernels of one problem; text is generated and compiled with the first call."""
+    """Kernels of one problem; their source is generated and compiled with the first call."""
 
     def __init__(
         self, stages: ThreeLaunchPrograms, rule: SearchRule, dtype: str, *, stores_K: bool
@@ -88,7 +87,7 @@ class ThreeLaunchKernels:
 
         Args:
             stages: Programs and rows.
-            rule: Of the line search.
+            rule: Rule of the line search.
             dtype: "float32" or "float64".
             stores_K: Whether the ADMM loop needs K for its checks.
         """
@@ -102,21 +101,17 @@ class ThreeLaunchKernels:
             self._tables = {n: jnp.asarray(plan.table) for n, plan in self._plans.items()}
             self._nodes = jnp.asarray(stages.nodes, dtype=jnp.int32)
 
-    def to_load(self) -> list[tuple[wp.Kernel, int]]:
-        """Both kernels with their threads per block, for `load_together`."""
-        return [(self._factor_kernel, _FACTOR_BLOCK), (self._search_kernel, self.parts * LANES)]
+    def to_load(self) -> list[tuple[KernelSource, int]]:
+        """Both kernels with their threads per block, for `load_all`."""
+        return [(self.factor_source, _FACTOR_BLOCK), (self.search_source, self.parts * LANES)]
 
     @property
     def _point(self) -> list[Argument]:
         return [Argument(f"{name}_in") for name in self._stages.names]
 
     @cached_property
-    def _factor_kernel(self) -> wp.Kernel:
-        return self.factor_source.kernel()
-
-    @cached_property
     def factor_source(self) -> KernelSource:
-        """What the kernel of `factor` is made from."""
+        """Declaration of the kernel of `factor`."""
         outputs = [Argument(f"{name}_out") for name in ("factor", "K", "Q", "U", "R", "X")]
         return KernelSource(
             name="fused_linearize_factor",
@@ -148,12 +143,8 @@ class ThreeLaunchKernels:
         )
 
     @cached_property
-    def _search_kernel(self) -> wp.Kernel:
-        return self.search_source.kernel()
-
-    @cached_property
     def search_source(self) -> KernelSource:
-        """What the kernel of `search` is made from."""
+        """Declaration of the kernel of `search`."""
         tables = ("points_in", "reports_in", "nodes_in")
         return KernelSource(
             name="fused_line_search",
@@ -201,7 +192,7 @@ class ThreeLaunchKernels:
         rows = {"factor_out": n_L + n, "K_out": program.K_order.size if self._stores_K else 1}
         rows |= dict.fromkeys(("Q_out", "U_out", "R_out", "X_out"), n)
         found = launch(
-            self._factor_kernel,
+            self.factor_source,
             [
                 *point,
                 *state,
@@ -227,7 +218,7 @@ class ThreeLaunchKernels:
             point: Arrays of the point, z first.
             found: The linearised problem.
             X: x and v at the end of the ADMM loop.
-            status: Of the QPs.
+            status: Status of the QPs.
 
         Returns:
             The new z, the state (X with x and y, S with s), and the report: `REPORT_ROWS`.
@@ -237,7 +228,7 @@ class ThreeLaunchKernels:
         block = self.parts * LANES
         tables = (self._tables["evaluate"], self._tables["report"], self._nodes)
         z, X, S, report = launch(
-            self._search_kernel,
+            self.search_source,
             [
                 *point,
                 *(X, found.Q, found.U, found.R, status),

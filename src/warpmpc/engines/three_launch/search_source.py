@@ -3,8 +3,8 @@
 Reads: stage functions and `ReportStep`s as programs with their rows.  Produces: a body for
 `codegen.kernel_source`.
 
-One warp per tile and trial point walks over the stages, one more warp computes the residuals; they
-meet in shared memory, choose alike, and share the update.
+One warp per tile and trial point walks over the stages, and one more warp computes the residuals.
+All of them exchange results in shared memory, make the same choice, and share the update.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warpmpc.codegen.native.status import STATUS_ENUM
 from warpmpc.codegen.stage_functions import StagePlan
 from warpmpc.symbolic.derivatives.qp_residuals import REPORT_MAXIMA, REPORT_SUMS
 
-# Rows of what is found: cost, squares, absolute, worst of all points, then the report.
+# Rows of results: cost, squares, absolute, worst of all points, then the report.
 _SEARCH = r"""
 #define POINTS {points}
 {statuses}
@@ -98,11 +98,11 @@ EACH_PART {{
     }}
 }}
 GATHER
-// The step; 1 where the direction is one; 1 where multipliers mean something, too.
+// The step; 1 where the direction is usable; 1 where its multipliers are meaningful as well.
 Pack taken, kept, honest;
 for (int l = 0; l < LANES_HERE; ++l) {{
     const int status = BASE(status_in)[l];
-    const bool tried = status != NON_FINITE && status != INVALID_BOUNDS;
+    const bool tried = IS_TRIED(status);
     const bool usable = tried && FOUND_OF(POISON, l) == 0;
     const SCALAR slope = FOUND_OF(SLOPE, l), weight = FOUND_OF(Y, l);
     SEARCH_AT_ITERATE(FOUND_OF(COST, l), FOUND_OF(SQUARES, l), FOUND_OF(ABSOLUTE, l))
@@ -119,8 +119,7 @@ for (int l = 0; l < LANES_HERE; ++l) {{
     if (!usable) choice = 0;
     LANE(taken, l) = ladder[choice];
     LANE(kept, l) = usable;
-    // Multipliers of a QP without solution grow without bound and mean nothing.
-    const bool solvable = status != PRIMAL_INFEASIBLE && status != DUAL_INFEASIBLE;
+    const bool solvable = IS_SOLVABLE(status);
     LANE(honest, l) = usable && solvable;
     if (CHIEF) {{
         SCALAR* report = BASE(report_out) + l;
@@ -139,7 +138,7 @@ SCALAR* __restrict__ z_new = BASE(z_out);
 SCALAR* __restrict__ X_new = BASE(X_out);
 SCALAR* __restrict__ S_new = BASE(S_out);
 const Pack none = 0;
-// Without branches, so that many loads are under way at once.
+// Without branches, so that many loads are in flight at once.
 #pragma unroll 4
 for (int i = FROM_PART; i < n_z; i += BY_PARTS) {{
     const int node = nodes_in.data[i];
@@ -169,11 +168,11 @@ def search_body(
     """Evaluates the ladder, chooses a step and takes it.
 
     Args:
-        rule: Which steps there are and which is accepted.
-        evaluate: Programs to cost, sum of squares, sum and largest of the violations; their last
+        rule: Step lengths, and the condition that accepts one.
+        evaluate: Programs for cost, sum of squares, sum and largest of the violations; their last
             input is d, with the rows of X.
         report: Programs of `ReportStep`s; their last inputs are d, v and 1/rho.
-        names: Of the inputs at a point.
+        names: Names of the inputs at a point.
         dtype: "float32" or "float64".
     """
     count = len(names)
@@ -189,7 +188,7 @@ def search_body(
     reports = []
     for c, a in zip(report.cases, report.accesses, strict=True):
         lines = collected(c.program, a, dtype, REPORT_COLLECTED, **solution)
-        # What is not finite is no number when it is subtracted from itself.
+        # A value that is not finite gives NaN when it is subtracted from itself.
         values = [
             f"GET(X, {place_source(place)})" for i in (count, count + 1) for place in a.inputs[i]
         ]

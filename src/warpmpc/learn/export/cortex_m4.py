@@ -6,14 +6,17 @@ QEMU counts instructions, not cycles.  Needs gcc-arm-none-eabi, newlib for it, a
 from __future__ import annotations
 
 import re
+import select
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from warpmpc.learn.errors import DataError
+from warpmpc.learn.export.host import include_flags
 
 COMPILER, EMULATOR, SIZE = "arm-none-eabi-gcc", "qemu-system-arm", "arm-none-eabi-size"
 FLAGS = (
@@ -22,6 +25,7 @@ FLAGS = (
     *("-std=c99", "-ffp-contract=fast", "-ffunction-sections", "-fdata-sections"),
 )
 MACHINE = ("-M", "netduinoplus2", "-nographic")
+WITHOUT_CONSOLE = ("-serial", "none", "-monitor", "none")  # standard input is the program's
 SEMIHOSTING = ("-semihosting-config", "enable=on,target=native")
 TIMEOUT_S = 120
 
@@ -111,6 +115,38 @@ int main(void) {{
 """
 
 
+# A line of hexadecimal digits in, one out, as long as there are any.
+SERVE_MAIN = """\
+#include <stdint.h>
+#include <stdio.h>
+void {function}(const float *x, float *u);
+int main(void) {{
+  union {{ float number; uint32_t bits; }} both;
+  float x[{n_x}], u[{n_u}];
+  for (;;) {{
+    for (int i = 0; i < {n_x}; ++i) {{
+      both.bits = 0;
+      for (int digit = 0; digit < 8;) {{
+        const int c = getchar();
+        if (c == EOF) return 0;
+        if (c < '0') continue;
+        both.bits = both.bits << 4 | (uint32_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+        ++digit;
+      }}
+      x[i] = both.number;
+    }}
+    {function}(x, u);
+    for (int i = 0; i < {n_u}; ++i) {{
+      both.number = u[i];
+      printf("%08lx", (unsigned long)both.bits);
+    }}
+    printf("\\n");
+    fflush(stdout);
+  }}
+}}
+"""
+
+
 @dataclass(frozen=True)
 class CortexReport:
     """What one policy needs on the controller.
@@ -144,18 +180,10 @@ def run_on_cortex_m4(source: Path, build: Path, x: np.ndarray, n_u: int) -> Cort
         x: States ``[n, n_x]``, float32.
         n_u: Number of inputs.
     """
-    missing = missing_tools()
-    if missing:
-        raise DataError(
-            f"{', '.join(missing)} not found; on Debian: apt-get install --no-install-recommends "
-            "gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm"
-        )
-    build.mkdir(parents=True, exist_ok=True)
-    (build / "start.c").write_text(START)
-    (build / "memory.ld").write_text(LINKER)
+    _prepare(build)
     x = np.ascontiguousarray(x, dtype=np.float32)
     words = ",".join(f"{word}u" for word in x.view(np.uint32).ravel().tolist())
-    image = _link(source, build, "run", MAIN.format(count=len(x), words=words))
+    image = _link([source], build, "run", MAIN.format(count=len(x), words=words))
     text = _command([EMULATOR, *MACHINE, *SEMIHOSTING, "-kernel", str(image)], build)
     bits = np.array([int(line, 16) for line in text.split()], dtype=np.uint32)
     values = ",".join(f"{value!r}f" for value in x[0].tolist())
@@ -165,21 +193,93 @@ def run_on_cortex_m4(source: Path, build: Path, x: np.ndarray, n_u: int) -> Cort
     return CortexReport(u, flash, ram, stack, counts[1] - counts[0])
 
 
-def _link(source: Path, build: Path, name: str, main: str) -> Path:
-    """A program from a main function and the policy."""
+class CortexFunction:
+    """A function from states to inputs on the emulated controller, which waits between calls."""
+
+    def __init__(
+        self, sources: Sequence[Path], build: Path, sizes: tuple[int, int], function: str = "policy"
+    ):
+        """Compiles it and starts the emulator.
+
+        Args:
+            sources: All C files; headers lie beside them.
+            build: Folder for programs.
+            sizes: Number of states and of inputs.
+            function: What is called.
+        """
+        _prepare(build)
+        self._sizes, n_x, n_u = sizes, *sizes
+        main = SERVE_MAIN.format(function=function, n_x=n_x, n_u=n_u)
+        image = _link(sources, build, "serve", main)
+        command = [EMULATOR, *MACHINE, *WITHOUT_CONSOLE, *SEMIHOSTING, "-kernel", str(image)]
+        self._errors = (build / "serve.err").open("w+b")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+        )
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Inputs ``[n, n_u]`` at states ``[n, n_x]``."""
+        x = np.ascontiguousarray(x, dtype=np.float32)
+        return np.array([self._one(row) for row in x.view(np.uint32)]).view(np.float32)
+
+    def _one(self, bits: np.ndarray) -> np.ndarray:
+        to, back = self._process.stdin, self._process.stdout
+        assert to is not None  # both are pipes
+        assert back is not None
+        try:
+            to.write(("".join(f"{word:08x}" for word in bits.tolist()) + "\n").encode())
+            to.flush()
+        except BrokenPipeError:
+            pass  # it has ended, as an empty answer says, too
+        ready, _, _ = select.select([back], [], [], TIMEOUT_S)
+        line = back.readline().decode().strip() if ready else ""
+        if len(line) != 8 * self._sizes[1]:
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace").strip()[-500:]
+            raise DataError(f"{EMULATOR} gave no answer: {said or line!r}")
+        words = [int(line[i : i + 8], 16) for i in range(0, len(line), 8)]
+        return np.array(words, dtype=np.uint32)
+
+    def __enter__(self) -> CortexFunction:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the emulator."""
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+
+def _prepare(build: Path) -> None:
+    """Refuses to begin without tools, and writes what all programs share."""
+    missing = missing_tools()
+    if missing:
+        raise DataError(
+            f"{', '.join(missing)} not found; on Debian: apt-get install --no-install-recommends "
+            "gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm"
+        )
+    build.mkdir(parents=True, exist_ok=True)
+    (build / "start.c").write_text(START)
+    (build / "memory.ld").write_text(LINKER)
+
+
+def _link(sources: Sequence[Path], build: Path, name: str, main: str) -> Path:
+    """A program from a main function and C files."""
     (build / f"{name}.c").write_text(main)
     crt = _command([COMPILER, *FLAGS, "-print-file-name=rdimon-crt0.o"], build).strip()
     image = build / f"{name}.elf"
-    files = [str(build / "start.c"), str(build / f"{name}.c"), str(source.resolve()), crt]
+    sources = [path.resolve() for path in sources]
+    files = [str(build / "start.c"), str(build / f"{name}.c"), *map(str, sources), crt]
     options = ["--specs=rdimon.specs", "-nostartfiles", "-T", str(build / "memory.ld")]
-    more = ["-I", str(source.resolve().parent), "-Wl,--gc-sections", "-lm", "-o", str(image)]
+    more = [*include_flags(sources), "-Wl,--gc-sections", "-lm", "-o", str(image)]
     _command([COMPILER, *FLAGS, *options, *files, *more], build)
     return image
 
 
 def _instructions(source: Path, build: Path, values: str, calls: int) -> int:
     """Instructions of a whole run: one line of the trace each."""
-    image = _link(source, build, f"count{calls}", COUNT_MAIN.format(values=values, calls=calls))
+    image = _link([source], build, f"count{calls}", COUNT_MAIN.format(values=values, calls=calls))
     log = build / f"count{calls}.log"
     trace = ["-singlestep", "-d", "exec,nochain", "-D", str(log)]
     _command([EMULATOR, *MACHINE, *SEMIHOSTING, *trace, "-kernel", str(image)], build)

@@ -27,7 +27,7 @@ class Exported:
     """What `export` wrote.
 
     Attributes:
-        folder: Where it lies.
+        folder: Folder of the export.
         files: The files in it.
         losses: What quantisation loses, by bits: root mean square and largest change of an input,
             relative to the range of the labels' 8 standard deviations to both sides.
@@ -48,7 +48,7 @@ def export(policy: Policy, folder: str | Path, *, states: np.ndarray | None = No
 
     Args:
         policy: What to export.
-        folder: Where to.
+        folder: Folder that the files are written to.
         states: States ``[n, n_x]`` that occur in closed loop; they calibrate the quantised variants
             and say what they lose.  None: normally distributed ones, held to the training box.
     """

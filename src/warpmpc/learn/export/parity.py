@@ -93,7 +93,7 @@ def parity(policy: Policy, folder: str | Path, *, states: np.ndarray | None = No
 
     Args:
         policy: What was exported.
-        folder: Where to.
+        folder: Folder that the files are written to.
         states: The states that `export` was given.
     """
     folder = Path(folder)

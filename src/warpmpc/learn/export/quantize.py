@@ -40,8 +40,8 @@ class Quantized:
     """A quantised network.
 
     Attributes:
-        bits: Of a weight: 16 or 8.
-        layers: From input to output.
+        bits: Bits of a weight: 16 or 8.
+        layers: Layers from input to output.
     """
 
     bits: int
@@ -59,7 +59,7 @@ def quantize(policy: Policy, bits: int, states: np.ndarray) -> Quantized:
 
     Args:
         policy: The policy.
-        bits: Of a weight: 16 or 8.
+        bits: Bits of a weight: 16 or 8.
         states: States ``[n, n_x]`` that occur; they set the range of activations.
     """
     if bits not in BITS:
@@ -97,7 +97,7 @@ def run_quantized(policy: Policy, quantized: Quantized, x: np.ndarray) -> np.nda
 
 
 def normalised(policy: Policy, x: np.ndarray) -> np.ndarray:
-    """Standardised states as the network sees them, float32."""
+    """Standardised states, the input of the network, in float32."""
     x = np.asarray(x, dtype=np.float32)
     limit = np.float32(policy.x_limit)
     with np.errstate(over="ignore"):

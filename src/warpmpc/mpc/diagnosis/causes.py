@@ -16,6 +16,8 @@ from warpmpc.mpc.types import MPCStatus
 from warpmpc.problem.evaluation import Evaluation
 from warpmpc.problem.mpc_problem import MPCProblem, stage_function
 
+_SHORT = 0.1  # a step length below it means that the line search holds an instance back
+
 
 def _not_finite(batch: HostBatch, b: int, point: Evaluation | None) -> str:
     """Where the first number comes from that is none."""
@@ -23,10 +25,31 @@ def _not_finite(batch: HostBatch, b: int, point: Evaluation | None) -> str:
         return what
     if not batch.complete:
         return "not known: a parameter may be NaN; pass x0 and params to `diagnose` as well"
-    return (
+    cause = (
         "cost, rows and their first derivatives are finite: the QP was lost to rounding or a "
-        'second derivative is not finite; try float64, engine="sparse" or hessian="gauss_newton"'
+        "second derivative is not finite"
     )
+    return _with_advice(cause, [*_float64(batch), *_sparse(batch), *_gauss_newton(batch)])
+
+
+def _with_advice(cause: str, ways: list[str]) -> str:
+    """A cause, and what could be tried that is not set already."""
+    return f"{cause}; try {', or '.join(ways)}" if ways else cause
+
+
+def _float64(batch: HostBatch) -> list[str]:
+    return ["float64"] if batch.solution.z.dtype == np.float32 else []
+
+
+def _sparse(batch: HostBatch) -> list[str]:
+    engine = batch.solution.layout.engine
+    return [] if engine == "sparse" else ['engine="sparse"']
+
+
+def _gauss_newton(batch: HostBatch) -> list[str]:
+    settings = batch.solution.layout.settings
+    is_set = settings is not None and settings.hessian_kind == "gauss_newton"
+    return [] if is_set else ['hessian="gauss_newton"']
 
 
 def _origins(batch: HostBatch, b: int, point: Evaluation | None) -> Iterator[str]:
@@ -141,22 +164,54 @@ def _stuck(batch: HostBatch, b: int, point: Evaluation | None) -> str:
             )
     kkt = float(solution.kkt_residual[b])
     if kkt <= 10 * DEFAULT_TOLERANCES[solution.z.dtype.name].kkt:
-        return f"almost converged (KKT residual {kkt:.2g}), the rest is rounding; try float64"
-    advice = 'try float64, hessian="gauss_newton", or another guess'
+        cause = f"almost converged (KKT residual {kkt:.2g}), the rest is rounding"
+        return _with_advice(cause, _float64(batch))
+    ways = [*_float64(batch), *_gauss_newton(batch), "another guess"]
     if point is not None and (named := _violated(batch, point)):
-        return (
-            f"rows stay violated: {named}; if they contradict each other make them soft, else "
-            f"{advice}"
-        )
-    return f"nothing improves along the direction (KKT residual {kkt:.2g}); {advice}"
+        cause = f"rows stay violated: {named}; if they contradict each other make them soft"
+        return _with_advice(cause, ways)
+    cause = f"nothing improves along the direction (KKT residual {kkt:.2g})"
+    return _with_advice(cause, ways)
 
 
 def _unfinished(batch: HostBatch, b: int, point: Evaluation | None) -> str:
-    """What is missing at the end of the iterations."""
-    violation, kkt = (float(getattr(batch.solution, n)[b]) for n in ("violation", "kkt_residual"))
-    if violation > batch.tolerance:
-        return f"rows are violated by {violation:.2g}, iterations ended; raise max_iter"
-    return f"rows hold, the KKT residual is {kkt:.2g}; raise max_iter for more"
+    """Which criteria of convergence are not met at the end of the iterations."""
+    solution, settings = batch.solution, batch.solution.layout.settings
+    violation, kkt = (float(getattr(solution, n)[b]) for n in ("violation", "kkt_residual"))
+    rows = f"rows are violated by {violation:.2g}" if violation > batch.tolerance else "rows hold"
+    if settings is None or not settings.converges:
+        fixed = "" if settings is None else "the settings fix the number of iterations: "
+        return f"{fixed}{rows}, the KKT residual is {kkt:.2g}"
+    tol = settings.tolerances(solution.z.dtype.name)
+    step = float(np.abs(solution.warm_start.qp.d[b]).max())
+    at_rest = tol.step * max(1.0, float(np.abs(solution.z[b]).max()))
+    missing = [
+        f"{what} is {value:.2g}, above {name}={limit:.2g}"
+        for what, value, name, limit in (
+            ("the violation of rows", violation, "tol_violation", tol.violation),
+            ("the KKT residual", kkt, "tol_kkt", tol.kkt),
+            ("the last direction", step, "tol_step", at_rest),
+        )
+        if value > limit
+    ]
+    unmet = "; ".join(missing) or "the criteria were met only after the last test"
+    return f"{unmet} after {solution.iterations[b]} iterations; {_remedy(batch, b)}"
+
+
+def _remedy(batch: HostBatch, b: int) -> str:
+    """What keeps the iterations of an instance from converging."""
+    solution, settings = batch.solution, batch.solution.layout.settings
+    assert settings is not None
+    admm = settings.qp_settings(solution.z.dtype.name)
+    if solution.qp_iterations[b] >= 0.9 * admm.max_iter * solution.iterations[b]:
+        return (
+            f"its QPs stop at their limit, ADMMSettings(max_iter={admm.max_iter}): scale variables "
+            "and rows to order 1, or raise that limit"
+        )
+    if solution.step_length[b] < _SHORT:
+        ways = [*_gauss_newton(batch), "another guess"]
+        return _with_advice(f"steps are short ({solution.step_length[b]:.2g})", ways)
+    return f"it is still moving: raise max_iter={settings.max_iter}, or start from a better guess"
 
 
 CAUSES = {

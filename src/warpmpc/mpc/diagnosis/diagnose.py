@@ -11,6 +11,7 @@ from dataclasses import fields
 import numpy as np
 
 from warpmpc._checks import ArrayLike
+from warpmpc._errors import ProblemError
 from warpmpc.mpc.diagnosis.causes import CAUSES
 from warpmpc.mpc.diagnosis.host_batch import HostBatch
 from warpmpc.mpc.diagnosis.report import Diagnosis, InstanceReport, ViolatedRow
@@ -40,12 +41,14 @@ def diagnose(
     ```
 
     Args:
-        solution: Of `MPCSolver.solve` or `step`.
+        solution: Result of `MPCSolver.solve` or `step`.
         x0: What the solver got.  None: the first state of each trajectory; violations of the
             initial state are not seen then.
         params: What the solver got; None: defaults.
         worst: How many instances are reported one by one.
     """
+    if not isinstance(worst, int | np.integer) or isinstance(worst, bool) or worst < 0:
+        raise ProblemError(f"worst must be an integer, at least 0, got {worst!r}.")
     batch = HostBatch.of(solution, x0, params)
     order = batch.worst_first()
     examined = order[:MOST_EXAMINED]

@@ -15,9 +15,9 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from warpmpc._checks import ArrayLike
+from warpmpc._checks import ArrayLike, check_alive
 from warpmpc._errors import ProblemError
-from warpmpc.mpc.parameters import ParameterPacker, Params
+from warpmpc.mpc.parameters import ParameterPacker, Params, check_names
 from warpmpc.mpc.settings import DEFAULT_TOLERANCES
 from warpmpc.mpc.types import MPCStatus, Solution
 from warpmpc.problem.evaluation import Evaluation, evaluate
@@ -66,6 +66,7 @@ class HostBatch:
                 "The solution is part of a program that is being traced; return it from `jax.jit` "
                 "and look at it outside."
             )
+        check_alive(solution, "The solution")
         leading = solution.status.ndim
         flat = jax.tree.map(lambda a: _flat(a, leading), solution)
         notes: list[str] = []
@@ -135,11 +136,12 @@ def _parameter_vectors(
             return None
         x0 = z[..., rows[0]]
         notes.append("x0 was not given: it is taken from the trajectories, params are defaults.")
+    check_names(params)
     given = _cast(params, z.dtype)
     if given is None and np.isnan(problem.defaults[problem.n_x0 :]).any():
         notes.append("Rows are not named: some parameters have no default; pass params as well.")
         return None
-    x0 = None if x0 is None else np.asarray(x0, dtype=z.dtype)
+    x0 = None if x0 is None else _array(x0, "x0", z.dtype)
     packed = ParameterPacker(problem, z.dtype.name)(x0, given, whole=True).own
     vectors, batch = _flat(packed, packed.ndim - 1), math.prod(z.shape[:-1])
     if vectors.shape[0] not in (1, batch):
@@ -152,5 +154,13 @@ def _parameter_vectors(
 
 def _cast(params: Params, dtype: np.dtype) -> Params:
     if isinstance(params, Mapping):
-        return {name: np.asarray(value, dtype=dtype) for name, value in params.items()}
-    return None if params is None else np.asarray(params, dtype=dtype)
+        return {name: _array(value, f"params[{name!r}]", dtype) for name, value in params.items()}
+    return None if params is None else _array(params, "params", dtype)
+
+
+def _array(given: Any, name: str, dtype: np.dtype) -> np.ndarray:
+    try:
+        return np.asarray(given, dtype=dtype)
+    except (TypeError, ValueError):
+        kind = type(given).__name__
+        raise ProblemError(f"{name} must be a NumPy or JAX array, got {kind}.") from None

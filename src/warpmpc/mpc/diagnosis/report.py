@@ -37,7 +37,7 @@ class InstanceReport:
     """One instance and what became of it.
 
     Attributes:
-        index: In the batch; in the flattened one if there are several leading axes.
+        index: Place in the batch; in the flattened one if there are several leading axes.
         status: Outcome.
         cause: What happened, in a sentence.
         row: Name of the row that is violated most; None: none is, or rows are not known.

@@ -194,7 +194,7 @@ class IterationChoice:
         *,
         free: bool,
     ):
-        """Refuses what is wanted but impossible.
+        """Refuses a request that cannot be met.
 
         Args:
             engine: The engine that the caller wants.
@@ -233,17 +233,25 @@ class IterationChoice:
         )
         return _first(wishes) or onchip.obstacle() or onchip.drawback()
 
-    @cached_property
+    @property
     def kind(self) -> Candidate:
-        """The first candidate without an obstacle; the log names the obstacles of those before."""
-        refused = []
+        """The first candidate without an obstacle."""
+        return self._found[0]
+
+    @property
+    def reason(self) -> str:
+        """The name of the iteration, and why those before it are not taken, in one line."""
+        return self._found[1]
+
+    @cached_property
+    def _found(self) -> tuple[Candidate, str]:
+        refused = ""
         for name, candidate in self._candidates.items():
             reason = self._reason(candidate)
             if reason is None:
-                others = "".join(f"; not {other}, because {why}" for other, why in refused)
-                _LOG.info("SQP iteration: %s%s", name, others)
-                return candidate
-            refused.append((name, reason))
+                _LOG.info("SQP iteration: %s%s", name, refused)
+                return candidate, f"{name}{refused}"
+            refused += f"; not {name}, because {reason}"
         raise AssertionError("the general iteration is always possible")
 
     def _reason(self, candidate: Candidate) -> str | None:

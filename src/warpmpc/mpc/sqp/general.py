@@ -11,13 +11,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from warpmpc.codegen.native.line_search import REPORT_ROWS
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.mpc.line_search import Trial, choose, theta
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings, Tolerances
+from warpmpc.mpc.sqp.subproblem import MOST_LOST, Subproblem, is_data_finite
 from warpmpc.mpc.stage_evaluation import Evaluation, StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, MPCWarmStart, QPState
 from warpmpc.qp.products import QPMatrices, norm, total
@@ -31,13 +31,15 @@ from warpmpc.qp.types import Status
 class Iterate:
     """State of the loop; see `Solution` for the scalars.
 
-    `infeasible` is 1 where the last QP has no solution.
+    `infeasible` is 1 where the last QP has no solution; `lost` counts the QPs in a row that gave no
+    step.
     """
 
     z: jax.Array
     qp: QPState
     status: jax.Array
     infeasible: jax.Array
+    lost: jax.Array
     iterations: jax.Array
     qp_iterations: jax.Array
     primal: jax.Array
@@ -52,13 +54,14 @@ class Iterate:
 
 @dataclass(frozen=True, eq=False)
 class Direction:
-    """Solution of the QP at an iterate."""
+    """Solution of the QP at an iterate; `broken`: the data of the QP are not finite."""
 
     state: QPState
     status: jax.Array
     iterations: jax.Array
     primal: jax.Array
     dual: jax.Array
+    broken: jax.Array
 
     @property
     def usable(self) -> jax.Array:
@@ -107,19 +110,19 @@ class Verdict:
         # Where no step is acceptable any more, the conditions alone decide.
         at_rest = still | jnp.logical_not(self.accepted)
         holds = at_rest & (self.worst <= tol.violation) & (self.kkt <= tol.kkt)
-        # Multipliers of soft rows belong to s; they say something of z only where A d is s.
+        # Multipliers of soft rows belong to s, and apply to z only where A d is s.
         return holds & (self.primal <= tol.violation) if soft else holds
 
 
-def relative_kkt(stationarity: jax.Array, slack: jax.Array, gradient: jax.Array) -> jax.Array:
-    """Stationarity and complementarity, relative to the gradient of the cost.
+def relative_kkt(stationarity: jax.Array, slack: jax.Array, unit: jax.Array) -> jax.Array:
+    """Stationarity and complementarity, relative to the unit of the cost.
 
     Args:
         stationarity: Largest entry of the gradient of the Lagrangian.
         slack: Largest product of a multiplier and the distance to its bound.
-        gradient: Largest entry of the gradient of the cost.
+        unit: See `mpc.sqp.subproblem.Subproblem.unit`.
     """
-    return jnp.maximum(stationarity, slack) / jnp.maximum(1, gradient)
+    return jnp.maximum(stationarity, slack) / unit
 
 
 class SQPIteration:
@@ -131,14 +134,12 @@ class SQPIteration:
         Args:
             programs: Stage functions.
             qp: Solver for the pattern of their QPs.
-            settings: Of the iteration.
+            settings: Settings of the iteration.
         """
         self.programs, self.qp, self.settings = programs, qp, settings
         assembly = programs.assembly
         self._tol = settings.tolerances(programs.dtype)
-        # Found on the host: every operation on the device would be a program of its own to compile.
-        hard = ~np.isin(np.arange(programs.problem.n_cons), assembly.soft_rows)
-        self._is_hard = jnp.asarray(hard[None, :, None])
+        self._subproblem = Subproblem(assembly, qp, settings)
 
     @property
     def matrices(self) -> QPMatrices:
@@ -151,7 +152,7 @@ class SQPIteration:
         Args:
             z: Trajectories.
             qp: Where the first QPs start.
-            unknown: Instances with a parameter that is no number.
+            unknown: Instances with a NaN among their parameters.
         """
         number = jnp.zeros((z.shape[0], 1, z.shape[2]), dtype=z.dtype)
         count = jnp.zeros(number.shape, dtype=jnp.int32)
@@ -163,6 +164,7 @@ class SQPIteration:
             qp=self.started(qp),
             status=status,
             infeasible=count,
+            lost=count,
             iterations=count,
             qp_iterations=count,
             primal=nothing,
@@ -204,7 +206,7 @@ class SQPIteration:
         return final(end), history
 
     def _recorded(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History]:
-        """The same with all iterations, and what each of them did."""
+        """Runs all iterations and records what each of them did."""
 
         def step(now: Iterate, _: None) -> tuple[Iterate, History]:
             after = self.step(now, p)
@@ -230,8 +232,9 @@ class SQPIteration:
         active = now.status == MPCStatus.MAX_ITER
         if always:
             active = now.status != MPCStatus.NON_FINITE
-        data = self.programs.linearize(now.z, p, now.qp.y)
-        found = self.direction(data, now.qp, active)
+        data = self._subproblem.damped(self.programs.linearize(now.z, p, now.qp.y), now.lost)
+        unit = self._subproblem.unit(data)
+        found = self.direction(data, now.qp, active, unit)
         usable = found.usable
         state = jax.tree.map(lambda a: jnp.where(usable, a, 0), found.state)
         trial, all_points = self._trial(now.z, state, data, p)
@@ -244,22 +247,28 @@ class SQPIteration:
             z_size=norm(now.z),
             accepted=choice.accepted,
             worst=trial.here.worst[0],
-            kkt=self._kkt_residual(data, state),
+            kkt=self._kkt_residual(data, state, unit),
             primal=found.primal,
         )
         holds = verdict.holds(self._tol, soft=data.soft is not None)
         converged = usable & ~found.infeasible & holds
-        moves = usable & (~converged | always)
+        no_step = ~converged & ~(usable & choice.accepted)
+        again = no_step & ~found.broken & (now.lost < _most_lost(found.infeasible))
+        again &= (found.status != Status.INVALID_BOUNDS) & self.settings.converges & (not always)
+        state = jax.tree.map(lambda a: jnp.where(again, 0, a), state)
+        moves = usable & (~converged | always) & ~again
         position = jnp.where(moves & (choice.alpha > 0), choice.index + 1, 0)
         alpha = jnp.where(position > 0, choice.alpha, 0)
         at_new = jax.tree.map(
             lambda a: jnp.take_along_axis(a, position[None], axis=0)[0], all_points
         )
+        status = status_of(usable, found.status, converged, choice.accepted, found.broken)
         after = Iterate(
             z=jnp.where(position > 0, now.z + alpha * state.d, now.z),
             qp=state,
-            status=status_of(usable, found.status, converged, choice.accepted),
+            status=jnp.where(again, jnp.int32(MPCStatus.MAX_ITER), status),
             infeasible=found.infeasible.astype(jnp.int32),
+            lost=jnp.where(again, now.lost + 1, 0),
             iterations=now.iterations + 1,
             qp_iterations=now.qp_iterations + found.iterations,
             primal=found.primal,
@@ -278,23 +287,25 @@ class SQPIteration:
 
         Args:
             p: Parameters of a batch, batch first.
-            start: Start of the solve, likewise.
+            start: Start of the solve, batch first.
         """
         del p, start
         return None
 
-    def direction(self, data: QPData, state: QPState, active: jax.Array) -> Direction:
-        """Solves the QP in the engine's layout."""
-        start = (state.d, state.s, state.y)
+    def direction(
+        self, data: QPData, state: QPState, active: jax.Array, unit: jax.Array
+    ) -> Direction:
+        """Solves the QP in the engine's layout; `unit` is the unit of its cost."""
         if self.settings.restarts_qp:
-            nothing = jnp.zeros_like(state.s)
-            start = (jnp.zeros_like(state.d), nothing, state.y)
-        lanes = self.qp.lanes
-        into = jax.tree.map(lambda a: regrouped(a, lanes), (data, start, active))
-        x, y, _, (s, status, iterations, primal, dual) = self.qp.iterate(*into)
-        found = (x, s, y, status, iterations, primal, dual)
-        x, s, y, *scalars = (regrouped(a, LANES) for a in found)
-        return Direction(QPState(x, s, y), *scalars)
+            state = QPState(jnp.zeros_like(state.d), jnp.zeros_like(state.s), state.y)
+        posed = self._subproblem.posed(data, state, unit)
+        lanes, begin = self.qp.lanes, posed.start
+        given = (posed.data, (begin.d, begin.s, begin.y), active)
+        x, y, _, (s, *rest) = self.qp.iterate(*jax.tree.map(lambda a: regrouped(a, lanes), given))
+        x, s, y, status, iterations, primal, dual = (regrouped(a, LANES) for a in (x, s, y, *rest))
+        broken = ~is_data_finite(data)
+        dual = dual * posed.unit
+        return Direction(posed.solution(x, s, y), status, iterations, primal, dual, broken)
 
     def _trial(
         self, z: jax.Array, state: QPState, data: QPData, p: Parameters
@@ -319,13 +330,21 @@ class SQPIteration:
         weights = jnp.split(data.soft, 4, axis=1)
         return total(_penalty(Ad, lower, upper, weights) - _penalty(0 * Ad, lower, upper, weights))
 
-    def _kkt_residual(self, data: QPData, state: QPState) -> jax.Array:
+    def _kkt_residual(self, data: QPData, state: QPState, unit: jax.Array) -> jax.Array:
         """Stationarity and complementarity at the iterate, with the multipliers of its QP."""
         y = state.y
         slope = norm(data.q + self.matrices.AT.product(data.A, y))
         distance = jnp.where(y > 0, data.upper, data.lower)
-        distance = jnp.where((y != 0) & self._is_hard & jnp.isfinite(distance), distance, 0)
-        return relative_kkt(slope, norm(y * distance), norm(data.q))
+        known = (y != 0) & self._subproblem.is_hard & jnp.isfinite(distance)
+        return relative_kkt(slope, norm(y * jnp.where(known, distance, 0)), unit)
+
+
+def _most_lost(infeasible: jax.Array) -> jax.Array:
+    """QPs in a row without a step after which an instance gives up.
+
+    Damping does not change whether a QP has a solution: where it has none, one more is enough.
+    """
+    return jnp.where(infeasible, 1, MOST_LOST)
 
 
 def final(end: Iterate) -> Iterate:
@@ -345,15 +364,23 @@ def is_infeasible(qp_status: jax.Array) -> jax.Array:
 
 
 def status_of(
-    usable: jax.Array, qp_status: jax.Array, converged: jax.Array, accepted: jax.Array
+    usable: jax.Array,
+    qp_status: jax.Array,
+    converged: jax.Array,
+    accepted: jax.Array,
+    broken: jax.Array,
 ) -> jax.Array:
-    """The worst that happened in an iteration."""
+    """The worst that happened in an iteration.
+
+    A QP may be lost although its data, which `broken` speaks of, are finite: no step was found.
+    """
     infeasible = is_infeasible(qp_status)
     reason = jnp.where(infeasible, MPCStatus.QP_INFEASIBLE, MPCStatus.LINE_SEARCH_FAILED)
     status = jnp.where(accepted, MPCStatus.MAX_ITER, reason)
     status = jnp.where(converged, MPCStatus.CONVERGED, status)
     crossed = qp_status == Status.INVALID_BOUNDS
-    unusable = jnp.where(crossed, MPCStatus.QP_INFEASIBLE, MPCStatus.NON_FINITE)
+    lost = jnp.where(broken, MPCStatus.NON_FINITE, MPCStatus.LINE_SEARCH_FAILED)
+    unusable = jnp.where(crossed, MPCStatus.QP_INFEASIBLE, lost)
     return jnp.where(usable, status, unusable).astype(jnp.int32)
 
 
@@ -395,6 +422,7 @@ class Reports:
             soft: Whether there are soft rows.
         """
         self._tol, self._scale = settings.tolerances(dtype), settings.line_search.scale
+        self._converges = settings.converges
         self._soft = soft
 
     def iterate(
@@ -419,13 +447,13 @@ class Reports:
         row = {name: report[:, i : i + 1] for i, name in enumerate(REPORT_ROWS)}
         qp_status, qp_iterations, count = spent
         usable, accepted = row["usable"] > 0, row["accepted"] > 0
-        infeasible = is_infeasible(qp_status)
+        infeasible, broken = is_infeasible(qp_status), qp_status == Status.NON_FINITE
         verdict = Verdict(
             d_size=row["d_size"],
             z_size=row["z_size"],
             accepted=accepted,
             worst=row["worst_before"],
-            kkt=_kkt(row),
+            kkt=self._kkt(row),
             primal=row["primal"],
         )
         if converged is None:
@@ -434,7 +462,7 @@ class Reports:
             begin,
             z=new[0],
             qp=new[1],
-            status=status_of(usable, qp_status, converged, accepted),
+            status=status_of(usable, qp_status, converged, accepted, broken),
             infeasible=infeasible.astype(jnp.int32),
             iterations=begin.iterations + count,
             qp_iterations=begin.qp_iterations + qp_iterations,
@@ -453,8 +481,9 @@ class Reports:
         """History of all iterations, from ``[iterations, groups, rows, lanes]``."""
         row = {name: reports[:, :, i] for i, name in enumerate(REPORT_ROWS)}
         theta = self._scale * jnp.sqrt(row["squares"])
-        return History(row["cost"], theta, row["alpha"], row["accepted"], _kkt(row))
+        return History(row["cost"], theta, row["alpha"], row["accepted"], self._kkt(row))
 
-
-def _kkt(row: dict[str, jax.Array]) -> jax.Array:
-    return relative_kkt(row["stationarity"], row["slack"], row["gradient"])
+    def _kkt(self, row: dict[str, jax.Array]) -> jax.Array:
+        """Where kernels run until they converge, they report the unit of the cost."""
+        unit = row["gradient"] if self._converges else jnp.maximum(1, row["gradient"])
+        return relative_kkt(row["stationarity"], row["slack"], unit)

@@ -63,7 +63,7 @@ class OnchipIteration(SQPIteration):
         Args:
             programs: Stage functions.
             qp: Solver for the pattern of their QPs; only its settings matter here.
-            settings: Of the iteration.
+            settings: Settings of the iteration.
         """
         super().__init__(programs, qp, settings)
         self.memory = lane_memory(programs)
@@ -78,11 +78,11 @@ class OnchipIteration(SQPIteration):
         self._reports = Reports(settings, programs.dtype, soft=programs.soft_rows.size > 0)
 
     def has_trajectory(self, z: jax.Array) -> jax.Array:
-        """All: the kernel, which reads them anyway, says later which ones took no part."""
+        """All instances: the kernel reads their trajectories anyway, and reports unusable ones."""
         return jnp.ones((z.shape[0], 1, z.shape[2]), dtype=bool)
 
     def started(self, qp: QPState) -> QPState:
-        """What the first QPs start from: the kernel itself looks whether it is finite."""
+        """Start of the first QPs: the kernel itself tests whether it is finite."""
         return qp
 
     def run(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History | None]:
@@ -91,7 +91,7 @@ class OnchipIteration(SQPIteration):
         return final(end), history
 
     def step(self, now: Iterate, p: Parameters, *, always: bool = False) -> Iterate:
-        """One iteration; whoever asks for one wants all instances to move."""
+        """One iteration, in which all instances move."""
         del always
         return self._solve(now, p, replace(self._counts(1), ends=False))[0]
 
@@ -100,7 +100,7 @@ class OnchipIteration(SQPIteration):
 
         Args:
             p: Parameters of a batch, batch first.
-            start: Of the solve, likewise.
+            start: Start of the solve, batch first.
         """
         counts = replace(self._counts(self.settings.max_iter), profile=True)
 
@@ -145,9 +145,9 @@ class OnchipIteration(SQPIteration):
             place = jnp.arange(counts.sqp)[None, :, None]
             took_part = active & (place < done)
             reports = jnp.where(took_part[..., None], reports, jnp.nan)
-            # After the last one there are no numbers; before it they do not count.
+            # After the last one reports are NaN; earlier ones do not count.
             last = jnp.where((place == done - 1)[..., None], reports, 0).sum(axis=1)
-        # Instances that do not take part are as they were: nobody has to keep their old arrays.
+        # Instances that do not take part are unchanged, so their old arrays need not be kept.
         status = jnp.where(active, begin.status, jnp.int32(MPCStatus.NON_FINITE))
         begin = replace(begin, z=new[0], qp=new[1], status=status)
         end = self._reports.iterate(begin, new, last, spent, active, converged)
@@ -193,7 +193,7 @@ def onchip_drawback(memory: LaneMemory, dtype: str) -> str | None:
 
 
 def lane_memory(programs: StageEvaluator) -> LaneMemory:
-    """Where the numbers of a problem lie.
+    """Memory of a problem.
 
     Blocks of the reduction are in registers that are left, if that makes room for more problems.
     Parameters have a copy in shared memory if that takes no room from problems.
@@ -206,12 +206,12 @@ def lane_memory(programs: StageEvaluator) -> LaneMemory:
 
 
 def _room(memory: LaneMemory, dtype: str) -> tuple[int, bool]:
-    """Problems that a multiprocessor holds; whether one takes more than `onchip_drawback` likes."""
+    """Problems that a multiprocessor holds; whether one exceeds the static shared memory."""
     return problems_held(memory, dtype), shared_bytes(memory, dtype) > STATIC_SHARED
 
 
 def _without_parameters(programs: StageEvaluator) -> LaneMemory:
-    """The same without parameters."""
+    """The memory without parameters."""
     layout = LaneLayout(programs.assembly, row_kinds(programs.problem, EQUALITY_TOLERANCE))
     memory = LaneMemory(layout, eliminate_lane(layout))
     text, block = LaneSource(memory, programs.dtype), memory.n_separators**2

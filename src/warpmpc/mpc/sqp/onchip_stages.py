@@ -1,10 +1,10 @@
-"""Stage programs of the on-chip engine: parts that stages have in common, and what they touch.
+"""Stage programs of the on-chip engine: the parts that stages share, and the memory they use.
 
 Reads: the stage functions of a problem and a `LaneMemory`.  Produces: `OnchipStages`.
 
-A stage is evaluated in up to two parts: what most stages have, and the rest.  The first stage
-differs from others by the rows of the initial state; all else is one program for both, which is
-fetched once and runs on all lanes at the same time.
+A stage is evaluated in up to two parts: rows that most stages have, and the rest.  The first stage
+differs from others by the rows of the initial state; everything else is one program for both, which
+is fetched once and runs on all lanes at the same time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.engines.onchip.solve_source import OnchipPlans
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 
-MAIN, REST = 0, 1  # numbers of parts
-_ROUND = 10  # what a round costs, in numbers that are written
+MAIN, REST = 0, 1  # the two parts
+_ROUND = 10  # cost of a round, in values that are written
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class StagePart:
     """A part of the stages of one group.
 
     Attributes:
-        group: Of stages.
-        number: Of the part.
+        group: Group of stages.
+        number: MAIN or REST.
         rows: Rows of the stage that belong to it.
         has_cost: Whether the cost belongs to it.
     """
@@ -52,7 +52,7 @@ class OnchipStages:
 
         Args:
             programs: Stage functions.
-            memory: Where everything lies.
+            memory: Rows of the shared memory.
         """
         self._programs, self._m = programs, memory
         self._at = programs.assembly
@@ -68,11 +68,11 @@ class OnchipStages:
 
     @property
     def tables(self) -> list[np.ndarray]:
-        """Of both plans."""
+        """Tables of both plans."""
         return [item_table(plan) for plan in (self.plans.linearize, self.plans.evaluate)]
 
     def _used_rounds(self) -> dict[tuple[int, int], int]:
-        """Numbers of the rounds: of a stage of all lanes and a part that some lane has there.
+        """Number of each round, by the stage of a lane and the part that some lane has there.
 
         A rest goes to an earlier round if all its lanes have nothing to do there.
         """
@@ -128,7 +128,7 @@ class OnchipStages:
         return cases
 
     def _wanted(self, name: str) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each part the elements of a contribution that somebody reads, and their offsets."""
+        """For each part the elements of a contribution that are read, and their offsets."""
         picked = [self._picked(name, part) for part in self._parts]
         pairs = zip(self._parts, picked, strict=True)
         written = [self._written(name, part.group)[:, at] for part, at in pairs]
@@ -226,7 +226,7 @@ def _divided(programs: StageEvaluator, common: frozenset[str]) -> list[StagePart
 
 
 def _work(programs: StageEvaluator, layout: LaneLayout, parts: list[StagePart]) -> int:
-    """Numbers that lanes write one after the other: they wait for those with another program."""
+    """Values that lanes write one after the other: lanes with different programs take turns."""
     found: dict[tuple[int, int], set[int]] = {}
     for part in parts:
         model = programs.models[part.group]

@@ -19,7 +19,7 @@ from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.native.line_search import REPORT_ROWS
 from warpmpc.codegen.stage_functions import StageCase, merged_cases
 from warpmpc.engines.runtime.admm_launch import UNCHECKED, LoopData, LoopLimits, LoopState
-from warpmpc.engines.runtime.loading import load_together
+from warpmpc.engines.runtime.ffi import load_all
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.launch import StagedKernels
 from warpmpc.engines.three_launch.launches import ThreeLaunchKernels, ThreeLaunchPrograms
@@ -64,7 +64,7 @@ class ThreeLaunchIteration(SQPIteration):
         Args:
             programs: Stage functions.
             qp: Solver for the pattern of their QPs.
-            settings: Of the iteration.
+            settings: Settings of the iteration.
         """
         super().__init__(programs, qp, settings)
         self._launches: dict[bytes, ThreeLaunches] = {}
@@ -81,7 +81,7 @@ class ThreeLaunchIteration(SQPIteration):
         return self._at(now.z.shape[0]).run(now, p, 1)[0]
 
     def _at(self, tiles: int) -> ThreeLaunches:
-        """The launches for so many tiles; they depend on the order of the elimination."""
+        """The launches for a number of tiles; they depend on the order of the elimination."""
         loop = self.qp.loop
         kernels = loop.staged_at(tiles) if isinstance(loop, KernelLoop) else None
         assert kernels is not None  # see `three_launch_obstacle`
@@ -107,7 +107,7 @@ class ThreeLaunches:
         Args:
             programs: Stage functions.
             qp: Solver for the pattern of their QPs.
-            settings: Of the iteration.
+            settings: Settings of the iteration.
             program: The elimination.
         """
         self.programs, self.qp, self.settings = programs, qp, settings
@@ -125,8 +125,8 @@ class ThreeLaunches:
         self._reports = Reports(settings, programs.dtype)
 
     def around(self, kernels: StagedKernels, tiles: int) -> ThreeLaunches:
-        """The same around an ADMM loop of this elimination, ready for so many tiles."""
-        load_together([*kernels.to_load(tiles), *self._kernels.to_load()])
+        """The launches around an ADMM loop of this elimination, compiled for a number of tiles."""
+        load_all([*kernels.to_load(tiles), *self._kernels.to_load()])
         other = copy(self)
         other._admm = kernels
         return other
@@ -252,7 +252,7 @@ def _factor_case(step: KKTStep) -> StageCase:
 
 
 def _numbers(qp: QPSolver, dtype: str) -> np.ndarray:
-    """Of `ThreeLaunchKernels.factor`."""
+    """Arguments `numbers` of `ThreeLaunchKernels.factor`."""
     inverses = inverse_rho(qp.settings, dtype)
     return np.array([qp.settings.sigma, *inverses, EQUALITY_TOLERANCE, BOUND_LARGE], dtype=dtype)
 

@@ -25,13 +25,34 @@ from warpmpc.problem.ocp.inputs import (
     soft_rows,
 )
 from warpmpc.problem.ocp.lowering import Block, Formulation, Term, lower, named, table_of_names
+from warpmpc.problem.pickling import HoldsExpressions
 from warpmpc.problem.stage import SIDES, Soft, Stage
 
 SymbolsLike: TypeAlias = ca.SX | Mapping[str, ca.SX]
 At: TypeAlias = str | int | Iterable[int]
 
 
-class OCP:
+_MISSING: Any = object()
+_COMPARISONS = (ca.OP_LE, ca.OP_LT, ca.OP_EQ, ca.OP_NE)
+
+
+def _refuse_comparisons(*given: Any) -> None:
+    """Refuses ``subject_to(x <= 3)``, as other tools write it, and missing arguments."""
+    for value in given:
+        if isinstance(value, ca.SX) and any(e.op() in _COMPARISONS for e in ex.entries(value)):
+            raise ProblemError(
+                f"subject_to takes bounds and not the comparison {value}: write subject_to(None, "
+                "x, 3) for x <= 3, subject_to(0, x, None) for 0 <= x and subject_to(1, x, 1) for "
+                "x == 1."
+            )
+    if any(value is _MISSING for value in given):
+        raise ProblemError(
+            "subject_to needs lower, expr and upper, in this order; pass None for a bound that "
+            "does not exist: subject_to(None, x, 3)."
+        )
+
+
+class OCP(HoldsExpressions):
     """An optimal control problem over a horizon of N intervals with N + 1 nodes.
 
     Expressions are CasADi SX in x, u, p, p_stage, and in the attributes `x0` and `dt`.  They hold
@@ -166,8 +187,8 @@ class OCP:
     def subject_to(
         self,
         lower: ExpressionLike | None,
-        expr: ExpressionLike,
-        upper: ExpressionLike | None,
+        expr: ExpressionLike = _MISSING,
+        upper: ExpressionLike | None = _MISSING,
         at: At = "path",
         soft: Any = None,
         name: str | None = None,
@@ -185,6 +206,7 @@ class OCP:
             name: Name of the constraint, whose rows are called "name[0]", "name[1]", ...; None
                 stands for "constraint_i" in the i-th call.
         """
+        _refuse_comparisons(lower, expr, upper)
         column = ex.column(expr, "expr")
         if column.is_empty():
             raise ProblemError("subject_to got an empty expr; give at least one row.")
@@ -222,7 +244,7 @@ class OCP:
         """
         if name == "dt" and self._dt_values is not None:
             raise ProblemError("dt has its defaults from OCP(dt=...); change them there.")
-        if name not in self._param_names:
+        if name not in list(self._param_names):
             raise ProblemError(
                 f"There is no parameter {name!r}; the parameters are {sorted(self._param_names)}."
             )
@@ -324,3 +346,12 @@ class OCP:
         x_guess = ex.sized_column(x, self._x.size, "guess of x", "x")
         u_guess = ex.sized_column(0.0 if u is None else u, self._u.size, "guess of u", "u")
         return ca.vertcat(x_guess, u_guess)
+
+
+def as_problem(problem: Any) -> MPCProblem:
+    """The problem in its general form."""
+    if isinstance(problem, OCP):
+        return problem.problem()
+    if not isinstance(problem, MPCProblem):
+        raise ProblemError(f"problem must be an OCP or MPCProblem, got {type(problem).__name__}.")
+    return problem

@@ -20,7 +20,7 @@ from warpmpc.qp.linear_solvers.inertia import Inertia, bends_down_densely
 from warpmpc.qp.linear_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.structure import QPStructure
 from warpmpc.symbolic.elimination import eliminate
-from warpmpc.symbolic.float32_ordering import safe_amd
+from warpmpc.symbolic.ordering import safe_amd
 
 
 class KKTEngine(Protocol):
@@ -39,7 +39,7 @@ class KKTEngine(Protocol):
     def renew(
         self, state: Any, P: jax.Array, A: jax.Array, rho: jax.Array, change: jax.Array
     ) -> Any:
-        """The same after rho of the instances marked in `change` has changed."""
+        """A new state after rho of the instances marked in `change` has changed."""
         ...
 
     def solve(self, state: Any, rhs: jax.Array, guess: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The same schedule in pure JAX: readable, runs everywhere, differentiable by JAX itself.
+"""The schedule of `engines.ldl` in pure JAX: readable, portable, differentiable by JAX itself.
 
 Arrays are ``[rows, batch]`` inside.  A sequential segment is a `lax.scan` over its columns, a
 parallel one a single vectorised step; padded operands point past the end and count as zero.

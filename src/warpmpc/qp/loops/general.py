@@ -144,7 +144,7 @@ def iterate(admm: ADMM, start: tuple[jax.Array, ...], status: jax.Array) -> Prog
     x, s, y = start
     settings, rho = admm.settings, jnp.full_like(status, admm.settings.rho, dtype=x.dtype)
     kkt, rows = admm.prepare(rho), admm.problem.rho(rho)
-    # The first iteration may start from an s that is no projection; from then on v says it all.
+    # The first iteration may start from an s that is not a projection; later v determines s.
     x_next, v = admm.update(kkt, rows, x, s, y / rows)
     nothing = jnp.zeros_like(rho)
     progress = Progress(
@@ -169,7 +169,7 @@ def iterate(admm: ADMM, start: tuple[jax.Array, ...], status: jax.Array) -> Prog
 
 
 def _period(settings: ADMMSettings) -> int:
-    """Residuals are needed after every multiple of so many iterations, and after the last."""
+    """Number of iterations between checks; residuals are also needed after the last one."""
     return settings.check_every or settings.adaptive_rho_every or settings.max_iter
 
 

@@ -21,8 +21,8 @@ from warpmpc._errors import PatternError, SettingsError
 from warpmpc.engines.panels.launch import PanelKernels
 from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.tiles import LANES, tile_count
-from warpmpc.engines.staged.launch import StagedKernels
-from warpmpc.engines.staged.tuning import Measured, StagedVariants
+from warpmpc.engines.staged.launch import StagedKernels, StagedVariants
+from warpmpc.engines.staged.tuning import Measured
 from warpmpc.qp.linear_solvers.inertia import Inertia
 from warpmpc.qp.loops.general import ADMMLoop
 from warpmpc.qp.scaling import LoopEnd, Residuals, ScaledQP
@@ -31,7 +31,7 @@ from warpmpc.qp.termination import with_curvature
 from warpmpc.qp.types import ADMMSettings, StagedSettings, Status
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.elimination import StoredElimination, eliminate
-from warpmpc.symbolic.float32_ordering import safe_amd
+from warpmpc.symbolic.ordering import safe_amd
 from warpmpc.symbolic.pattern import IntArray
 from warpmpc.symbolic.stage_elimination import (
     StageElimination,
@@ -85,11 +85,11 @@ class KernelLoop:
         return run.whole(start, status)
 
     def kernels_at(self, tiles: int) -> LoopKernels:
-        """Kernels for so many tiles."""
+        """Kernels for a number of tiles."""
         return self._kernels if self._variants is None else self._variants.at(tiles)
 
     def staged_at(self, tiles: int) -> StagedKernels | None:
-        """Straight-line kernels for so many tiles; None where there are no such kernels."""
+        """Straight-line kernels for a number of tiles; None where there are no such kernels."""
         kernels = self.kernels_at(tiles)
         return kernels if isinstance(kernels, StagedKernels) else None
 
@@ -117,7 +117,7 @@ class _Carry:
 
 
 def loop_constants(settings: ADMMSettings, dtype: str) -> np.ndarray:
-    """What kernels have to know of the settings."""
+    """Settings that kernels take as values."""
     names = (
         "sigma",
         "relaxation",

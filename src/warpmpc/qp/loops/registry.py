@@ -7,6 +7,7 @@ To add an engine, put an `Engine` into `LOOPS`: `QPSolver` takes it by its name,
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,13 @@ class EngineRequest:
     structure: QPStructure
     stages: Any = None
     staged: StagedSettings | None = None
+
+    @property
+    def system(self) -> QPStructure:
+        """Former name of `structure`."""
+        message = "EngineRequest.system is now called structure; the old name will be removed."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.structure
 
     def checked_stages(self) -> IntArray:
         """The stages as an array; labels of a wrong number or type raise."""

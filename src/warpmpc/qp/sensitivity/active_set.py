@@ -144,7 +144,7 @@ class KKTSensitivity(Sensitivity):
     def solve_transposed(
         self, at: Point, top: jax.Array, bottom: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """The same: the matrix is symmetric."""
+        """Product with the transpose, which is the same matrix."""
         return self.solve(at, top, bottom)
 
     def is_solved(self, at: Point, x_bar: jax.Array, y_bar: jax.Array) -> jax.Array:
@@ -193,7 +193,7 @@ def apply_linear(
 
     The map poses as the solve of a triangular system whose unknowns are its inputs and outputs, in
     one array: JAX can differentiate, transpose and map that in every combination, and it may not
-    know the tangents one by one (`linear_call` cannot be mapped and wants all of them).
+    takes the tangents one by one (`linear_call` cannot be mapped, and needs all of them).
     """
     point = _differentiable_once(point)
     sizes = [array.shape[1] for array in (*jax.tree.leaves(tangent), point.x, point.y, point.valid)]

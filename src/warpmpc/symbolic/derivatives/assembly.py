@@ -240,7 +240,7 @@ def host_qp(assembly: Assembly, z: np.ndarray, params: np.ndarray) -> HostQP:
     sizes = (at.P_overlap.n_rows, at.q_overlap.n_rows, at.A_pattern.nnz, m, m)
     found = [np.zeros(size) for size in (*sizes, sum(rows.size for rows in at.block_rows))]
     for i, model in enumerate(at.models):
-        function = model.linearize("host_qp", _OUTPUTS)
+        function = model.host_values("host_qp", _OUTPUTS)
         multipliers = [np.zeros(model.y.numel())] if model.exact else []
         for a in range(at.stages[i].size):
             point = [z[at.w_rows[i][a]], params[at.p_rows[i][a]], *multipliers]

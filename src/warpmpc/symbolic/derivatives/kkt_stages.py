@@ -20,8 +20,7 @@ import casadi as ca
 import numpy as np
 
 from warpmpc.symbolic.derivatives.assembly import Assembly
-from warpmpc.symbolic.kkt import KKTPattern
-from warpmpc.symbolic.pattern import IntArray
+from warpmpc.symbolic.pattern import IntArray, KKTPattern
 from warpmpc.symbolic.stage_elimination import StageElimination, StageTemplate
 
 Tables = Mapping[str, Sequence[Any]]

@@ -1,8 +1,9 @@
 """Light variables of an MPC problem, and its matrix K at a representative point.
 
 Reads: an `Assembly`.  Produces: the `Weights` of its variables, sets of light variables, and a
-`RepresentativeSystem` on which `symbolic.float32_ordering` tries orders of elimination.  Wherever
-instances may differ, the representative system has the worst case.
+`RepresentativeSystem`, which measures on the host how many digits an order of elimination keeps: it
+factorises in float32, with the pivots in the given order as in the kernels, and compares with a
+float64 solution.  Wherever instances may differ, the representative system has the worst case.
 
 A variable is light if it has too little weight of its own to be an early pivot.  Taken as a pivot
 first, a variable with the weight P_jj adds rho a^2 / (P_jj + sigma) times the diagonal of a row to
@@ -19,26 +20,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
 
 import casadi as ca
 import numpy as np
+import scipy.sparse as sp
+from scipy.linalg.lapack import stbtrs
+from scipy.sparse.linalg import splu
 
 from warpmpc._conventions import EQUALITY_TOLERANCE
 from warpmpc.symbolic.derivatives.assembly import Assembly, HostQP, host_qp
 from warpmpc.symbolic.derivatives.stage_model import RowKind, StageModel, row_kinds
-from warpmpc.symbolic.float32_ordering import RepresentativeSystem, representative_system
-from warpmpc.symbolic.kkt import build_kkt
-from warpmpc.symbolic.pattern import IntArray
+from warpmpc.symbolic.elimination import Elimination
+from warpmpc.symbolic.pattern import IntArray, KKTPattern, build_kkt
 
 # The first limit is safe; beyond the last one a row has no digit left.
 _GROWTHS = (5e3, 1e6, np.inf)
 _N_POINTS = 8  # beside the representative one
 _SPREAD = 2.0  # standard deviation of the variables at these points
 _LARGE = 1e6  # standard deviation of the multipliers, which then outweigh any cost
-# Trials on larger systems would take longer than what they may save.
-_LARGEST_SYSTEM = 3000
 _GROWN = 10.0  # usual growth of rho by adaptation and scaling together
 _SAME = 1e-6  # weights that differ by less count as equal
+# Entries of a band in a trial (160 MB); that of the humanoid has 2.2 million.
+_LARGEST_BAND = 40_000_000
+_N_SIDES = 4  # number of right-hand sides of a trial
+
+
+Point: TypeAlias = tuple[np.ndarray, np.ndarray]  # variables and the whole parameter vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +124,7 @@ def representative_of(
     fewer_light: Sequence[IntArray],
     *,
     grows: bool = False,
+    point: Point | None = None,
 ) -> RepresentativeSystem | None:
     """The matrix K of a problem at a representative point.
 
@@ -128,16 +138,18 @@ def representative_of(
         weights: Weights of the variables.
         fewer_light: Smaller sets of variables that may wait; see `RepresentativeSystem`.
         grows: Whether rho is adapted or QPs are scaled.
+        point: A representative (z, params) of the caller; None: values away from zero and the
+            defaults of the parameters.
 
     Returns:
-        The system, or None if its values are not finite or if it is too large to be tried.
+        The system, or None if its values are not finite.
     """
     problem = assembly.problem
     kkt = build_kkt(assembly.P_pattern, assembly.A_pattern)
-    if kkt.K_pattern.n_cols > _LARGEST_SYSTEM:
-        return None
-    z = np.concatenate([representative_values(stage.n_z) for stage in problem.stages])
-    qp = host_qp(assembly, z, representative_params(problem.defaults))
+    if point is None:
+        z = np.concatenate([representative_values(stage.n_z) for stage in problem.stages])
+        point = z, problem.defaults
+    qp = host_qp(assembly, point[0], representative_params(point[1]))
     if not qp.is_known:
         return None
     if grows:
@@ -165,7 +177,7 @@ def _local(
     model: StageModel, params: np.ndarray, rho: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Least diagonal entry of the Hessian and largest rho a^2 of each variable (z, z_next)."""
-    function = model.linearize("weights", ["P", "A", "lower", "upper"])
+    function = model.host_values("weights", ["P", "A", "lower", "upper"])
     points = _points(model, params)
     P, A, lower, upper = (np.array(part).ravel() for part in function.call(next(points)))
     hessian, P_seen = model.hessian, [P]
@@ -208,3 +220,124 @@ def _with_least(qp: HostQP, assembly: Assembly, weights: Weights) -> HostQP:
     loses = (least < diagonal * (1 - _SAME)) & (assembly.problem.var_stage % 2 == 0)
     kept = np.where(on_diagonal, np.minimum(least, diagonal)[P.col_idx], 0.0)
     return replace(qp, P=np.where(loses[P.row_idx] | loses[P.col_idx], kept, qp.P))
+
+
+@dataclass(frozen=True, eq=False)
+class RepresentativeSystem:
+    """The matrix K of a representative instance, with random right-hand sides.
+
+    The right-hand side of an instance would hide errors, because it may have no component along
+    those that rounding adds.
+
+    Attributes:
+        kkt: Pattern of K.
+        values: Values of the upper triangle of K, in the order of its pattern.
+        fewer_light: Smaller sets of variables that may wait for their rows in place of all light
+            ones.
+    """
+
+    kkt: KKTPattern
+    values: np.ndarray
+    fewer_light: Sequence[IntArray] = ()
+
+    @cached_property
+    def _sides(self) -> np.ndarray:
+        return np.random.default_rng(0).normal(size=(self.kkt.K_pattern.n_cols, _N_SIDES))
+
+    @cached_property
+    def _solutions(self) -> np.ndarray:
+        """Solutions in float64; NaN if K is singular."""
+        K = self.kkt.K_pattern
+        upper = sp.csc_matrix((self.values, K.row_idx, K.col_ptr), K.shape)
+        try:
+            return splu(sp.csc_matrix(upper + sp.triu(upper, 1).T)).solve(self._sides)
+        except RuntimeError:
+            return np.full_like(self._sides, np.nan)
+
+    def error(self, elimination: Elimination) -> float:
+        """Mean over all variables of the float32 error, relative to the size of each variable.
+
+        Single variables that neither cost nor rows determine may have a large error in any order.
+        The mean is infinite if K is singular, if float32 overflows, or if L is too wide.
+        """
+        place, L = _narrow(elimination.parent), elimination.L_pattern
+        width = int((place[L.row_idx] - place[L.col_idx]).max(initial=0)) + 1
+        if elimination.n * width > _LARGEST_BAND:
+            return np.inf
+        n, wanted = self.kkt.n_vars, self._solutions
+        with np.errstate(all="ignore"):
+            found = _solve(elimination, self.values, self._sides, place)
+            errors = np.abs(found - wanted)[:n].max(axis=1) / np.abs(wanted[:n]).max(axis=1)
+            error = errors.mean()
+        return float(error) if np.isfinite(error) else np.inf
+
+
+def representative_system(
+    kkt: KKTPattern,
+    qp: HostQP,
+    rho: np.ndarray,
+    sigma: float,
+    fewer_light: Sequence[IntArray] = (),
+) -> RepresentativeSystem:
+    """Assembles K of a representative QP.
+
+    Args:
+        kkt: Pattern of K.
+        qp: Values at a representative point, with the upper triangle of P.
+        rho: Value of rho for each row.
+        sigma: Regularisation of the Hessian.
+        fewer_light: Smaller sets of variables that may wait; see `RepresentativeSystem`.
+    """
+    values = np.zeros(kkt.K_pattern.nnz)
+    values[kkt.P_to_K] = qp.P
+    values[kkt.A_to_K] = qp.A
+    values[kkt.sigma_to_K] += sigma
+    values[kkt.rho_to_K] = -1 / rho
+    return RepresentativeSystem(kkt, values, fewer_light)
+
+
+def _narrow(parent: IntArray) -> IntArray:
+    """New place of each column: columns far from the root of the elimination tree come first.
+
+    Chains that do not touch are then walked side by side, and L fits into a narrow band.  No column
+    overtakes one that it depends on, so the values stay the same.
+    """
+    depth = np.zeros(parent.size, dtype=np.int64)
+    for column in range(parent.size - 1, -1, -1):  # parents come behind their children
+        if parent[column] >= 0:
+            depth[column] = depth[parent[column]] + 1
+    place = np.empty(parent.size, dtype=np.int64)
+    place[np.lexsort((np.arange(parent.size), -depth))] = np.arange(parent.size)
+    return place
+
+
+def _solve(
+    elimination: Elimination, values: np.ndarray, sides: np.ndarray, place: IntArray
+) -> np.ndarray:
+    """Factorises and solves in float32, with the columns moved to other places."""
+    n, L, there = elimination.n, elimination.L_pattern, elimination.K_to_L >= 0
+    rows, cols = place[L.row_idx], place[L.col_idx]
+    reach = np.zeros(n, dtype=np.int64)  # how far each column extends below the diagonal
+    np.maximum.at(reach, cols, rows - cols)
+    width = int(reach.max(initial=0)) + 1
+    # Row j of the band is column j of L: the pivot, then the entries below it, then zeros.
+    band = np.zeros((n + width, width), dtype=np.float32)
+    band[place, 0] = values[elimination.K_to_D]
+    band[cols[there], (rows - cols)[there]] = values[elimination.K_to_L[there]]
+    flat = band.reshape(-1)
+    # Distance of the entry (j + 1 + a, j + 1 + b) of the matrix from the pivot of column j.
+    a, b = np.tril_indices(width - 1)
+    behind = (b + 1) * width + (a - b)
+    for j, size in enumerate(reach.tolist()):
+        column, count = band[j, 1 : size + 1], size * (size + 1) // 2
+        scaled = column / band[j, 0]
+        flat[j * width + behind[:count]] -= scaled[a[:count]] * column[b[:count]]
+        column[:] = scaled
+    lower = np.asfortranarray(band[:n].T)
+    order = np.empty(n, dtype=np.int64)
+    order[place] = elimination.perm
+    x, _ = stbtrs(lower, sides[order].astype(np.float32), uplo="L", diag="U")
+    x, _ = stbtrs(lower, x / band[:n, :1], uplo="L", trans="T", diag="U")
+    found = np.empty_like(x)
+    found[order] = x
+    return found

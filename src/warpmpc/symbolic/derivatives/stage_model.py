@@ -160,6 +160,14 @@ class StageModel:
         found = self.qp_expressions()
         return self._function(name, self._point, [found[which] for which in outputs])
 
+    def host_values(self, name: str, outputs: Sequence[str]) -> ca.Function:
+        """`linearize` for a few points on the host, where equal operations may be repeated.
+
+        To find them takes longer than to evaluate them, and changes no bit.
+        """
+        found = self.qp_expressions()
+        return ca.Function(name, self._point, [found[which] for which in outputs])
+
     def linearize_part(
         self, name: str, picked: Mapping[str, IntArray], rows: Collection[int], *, with_cost: bool
     ) -> ca.Function:
@@ -174,6 +182,29 @@ class StageModel:
         ]
         outputs += self._values(rows, with_cost=with_cost)
         return self._function(name, self._point, outputs)
+
+    def newton(self, name: str) -> ca.Function:
+        """Function from (w, p, y) to what a Newton step on the optimality conditions needs.
+
+        These are P, q and A as in `linearize`, and the gradient of the Lagrangian with respect to
+        all of w.
+        """
+        found = self.qp_expressions()
+        slope = self._slope + ca.jtimes(self.stage.g, self.w, self.y, True)
+        outputs = [found["P"], found["q"], found["A"], ca.densify(slope)]
+        return self._function(name, [*self._cost_inputs, self.y], outputs)
+
+    def values(self, name: str) -> ca.Function:
+        """Function from (w, p) to the cost without penalties and the values of the rows."""
+        outputs = [ca.densify(self.total_cost), ca.densify(self.stage.g)]
+        return self._function(name, self._cost_inputs, outputs)
+
+    def bounds(self, name: str, *, soft: bool) -> ca.Function:
+        """Function from (w, p) to the bounds of the rows, and the penalties of `soft` ones."""
+        outputs = [ca.densify(self.stage.lower), ca.densify(self.stage.upper)]
+        if soft:
+            outputs.append(ca.vec(self.stage.penalties))
+        return self._function(name, self._cost_inputs, outputs)
 
     @property
     def _point(self) -> list[ca.SX]:
@@ -224,6 +255,22 @@ class StageModel:
         wanted = [self.w, self.p] if of_w else [self.p]
         results = [ca.densify(ca.gradient(pairing, symbols)) for symbols in wanted]
         return self._function(name, [*self._point, *bars], results)
+
+    def push_forward(self, name: str, outputs: Sequence[str], *, of_w: bool) -> ca.Function:
+        """Function from changes of (w, p), or of p alone, to those of contributions.
+
+        Args:
+            name: Name of the function.
+            outputs: Contributions whose changes are wanted.
+            of_w: Whether w changes; its change comes between the inputs of `linearize` and the
+                change of p.
+        """
+        found = self.qp_expressions()
+        symbols = [self.w, self.p] if of_w else [self.p]
+        moves = [ca.SX.sym(f"move_{i}", s.numel()) for i, s in enumerate(symbols)]
+        given = ca.vertcat(*symbols), ca.vertcat(*moves)
+        results = [ca.densify(ca.jtimes(found[which], *given)) for which in outputs]
+        return self._function(name, [*self._point, *moves], results)
 
     def cost_pull_back(self, name: str) -> ca.Function:
         """Function from (w, p) to the gradients of the cost with penalties."""

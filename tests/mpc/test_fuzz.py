@@ -1,0 +1,51 @@
+"""Random problems in random units: what is CONVERGED is optimal, and most of them converge."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fuzz_cases import CLASSES, Tally, fuzz_case, judge
+from quick_compile import solve_quickly
+
+import warpmpc as wm
+
+LEAST = {"float32": 0.90, "float64": 0.95}
+# Structures and starts of each; the slow run has 63 structures and 504 problems per dtype.
+QUICK, SLOW, STARTS = 1, 21, 8
+
+
+def run(count: int, scaling: str, dtype: str, engine: str) -> Tally:
+    tally = Tally()
+    for seed in range(count):
+        case = fuzz_case(seed, scaling, STARTS)
+        solved = case.program.minima(case.guess, case.params).solved
+        solver = wm.MPCSolver(case.ocp, dtype=dtype, engine=engine)
+        judge(case, solve_quickly(solver, case.x0.astype(dtype)), solved, tally)
+    return tally
+
+
+def check(tally: Tally, dtype: str) -> None:
+    assert tally.solved > 0
+    assert tally.wrong == 0, tally
+    assert tally.share >= LEAST[dtype], tally
+
+
+@pytest.mark.parametrize("dtype", list(LEAST))
+@pytest.mark.parametrize("scaling", ["good", "bad"])
+def test_a_few_problems(scaling, dtype):
+    check(run(QUICK, scaling, dtype, "sparse"), dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["staged", "sparse"])
+@pytest.mark.parametrize("dtype", list(LEAST))
+@pytest.mark.parametrize("scaling", list(CLASSES))
+def test_five_hundred_problems(scaling, dtype, engine):
+    check(run(SLOW, scaling, dtype, engine), dtype)
+
+
+def test_all_classes_hold_the_same_problems():
+    good, bad = (fuzz_case(3, scaling, 4) for scaling in ("good", "bad"))
+    assert np.ptp(np.log10(bad.z_unit)) > 1
+    np.testing.assert_array_equal(good.params, bad.params)
+    np.testing.assert_allclose(bad.x0 / bad.z_unit[: bad.x0.shape[1]], good.x0)
