@@ -32,12 +32,6 @@ class TestPatterns:
             (EYE, sp.csc_matrix(np.ones((2, 4))), "A has 4 columns but P has 3; they must match"),
             (np.eye(3), ROWS, "Expected a SciPy sparse matrix, got ndarray"),
             (EYE, np.ones((2, 3)), "Expected a SciPy sparse matrix, got ndarray"),
-            (1j * EYE, ROWS, "Expected a matrix of real numbers, got dtype complex128"),
-            (
-                EYE,
-                ROWS.astype("complex64"),
-                "of real numbers, got dtype complex64: solvers",
-            ),
         ],
     )
     def test_refused(self, P, A, message):

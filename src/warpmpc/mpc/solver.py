@@ -42,7 +42,7 @@ from warpmpc.mpc.batching import (
     release,
     result_values,
 )
-from warpmpc.mpc.interior_point.choice import InteriorPointChoice
+from warpmpc.mpc.interior_point.choice import InteriorPointChoice, given_names
 from warpmpc.mpc.parameters import (
     ParameterPacker,
     Parameters,
