@@ -129,7 +129,7 @@ class ADMM:
         return self.engine.prepare(scaled.P, scaled.A, self.problem.rho(rho))
 
     def bends_down(self, kkt: Any, rho: jax.Array) -> jax.Array:
-        """Which instances are seen not to be convex; nobody looks in fixed-iteration mode."""
+        """Which instances are seen not to be convex: none with a fixed number of iterations."""
         if not self.settings.check_every or not isinstance(self.engine, KnowsCurvature):
             return jnp.zeros_like(rho, dtype=bool)
         scaled = self.problem.scaled

@@ -238,7 +238,7 @@ class _Run:
         )
 
     def _bends_down(self, factor: jax.Array, K: jax.Array) -> jax.Array:
-        """Which instances are seen not to be convex; nobody looks in fixed-iteration mode."""
+        """Which instances are seen not to be convex: none with a fixed number of iterations."""
         if not self._settings.check_every:
             return jnp.zeros((K.shape[0], 1, LANES), dtype=bool)
         inertia = Inertia(self._elimination.elimination, self._structure.n_vars)
