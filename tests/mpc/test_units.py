@@ -143,3 +143,12 @@ def test_scaling_can_be_switched_off(cases):
     assert wm.MPCSolver(cases[1].ocp, fixed, dtype="float64")._units is None
     with pytest.raises(SettingsError, match="scaling"):
         wm.SQPSettings(scaling="always")
+
+
+@pytest.mark.parametrize("given", [{"mode": "fixed"}, {"method": "interior_point"}])
+def test_scaling_is_refused_where_it_has_no_effect(given):
+    with pytest.raises(SettingsError, match='scaling="auto" needs an SQP iteration that runs'):
+        wm.SQPSettings(scaling="auto", **given)
+    assert wm.SQPSettings(**given).resolved("float32").scaling == "none"
+    assert wm.SQPSettings(scaling="none", **given).scaling == "none"
+    assert wm.SQPSettings().resolved("float32").scaling == "auto"

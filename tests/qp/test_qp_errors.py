@@ -263,5 +263,5 @@ def test_settings_are_settings(settings):
 def test_complex_patterns(which):
     matrices = [sp.eye(2, format="csc"), sp.eye(2, format="csc")]
     matrices[which] = 1j * matrices[which]
-    with pytest.raises(PatternError, match="has complex values; matrices of a QP are real"):
+    with pytest.raises(PatternError, match="matrix of real numbers, got dtype complex128"):
         QPSolver(*matrices)

@@ -138,8 +138,9 @@ class SQPSettings:
             eigenvalues become zero) or "gershgorin" (diagonals grow).
         regularization: Added to the diagonal of the Hessian (Levenberg).
         scaling: "auto" (a problem whose variables, rows or cost are far from one is solved in units
-            in which they are not, if the SQP iteration runs until it converges) or "none".  Results
-            are in the units of the problem; tolerances and `regularization` are in those.
+            in which they are not) or "none".  Results are in the units of the problem; tolerances
+            and `regularization` are in those.  None: auto if the SQP iteration runs until it
+            converges, otherwise none; auto is refused there.
         line_search: Settings of the line search.
         qp: Settings of the QPs.  None: the defaults of `ADMMSettings` if the iteration runs until
             it converges, else those of `real_time`: 25 iterations of QPs that are not scaled.
@@ -164,7 +165,7 @@ class SQPSettings:
     hessian: Literal["gauss_newton", "exact"] | None = None
     convexify: Literal["project", "gershgorin"] = "project"
     regularization: float = 0.0
-    scaling: Literal["auto", "none"] = "auto"
+    scaling: Literal["auto", "none"] | None = None
     line_search: LineSearchSettings = field(default_factory=LineSearchSettings)
     qp: ADMMSettings | None = None
     qp_start: Literal["last", "multipliers"] | None = None
@@ -172,17 +173,10 @@ class SQPSettings:
     fused: bool | None = None
 
     def __post_init__(self) -> None:
-        """Checks types and ranges."""
-        check_choice(self, "mode", ("converge", "fixed"))
-        check_choice(self, "method", tuple(_MOST_ITERATIONS))
+        """Checks types, ranges and combinations."""
+        self._check_choices()
         if self.max_iter is None:
             object.__setattr__(self, "max_iter", _MOST_ITERATIONS[self.method])
-        if self.hessian is not None:
-            check_choice(self, "hessian", ("gauss_newton", "exact"))
-        check_choice(self, "convexify", ("project", "gershgorin"))
-        check_choice(self, "scaling", ("auto", "none"))
-        if self.qp_start is not None:
-            check_choice(self, "qp_start", ("last", "multipliers"))
         check_count(self, "max_iter", 1)
         check_flag(self, "record")
         if self.fused is not None:
@@ -198,6 +192,25 @@ class SQPSettings:
             raise SettingsError(f"qp must be ADMMSettings or None, got {type(self.qp).__name__}.")
         if self.method == "interior_point":
             self._check_interior_point()
+        if self.scaling == "auto" and not self._may_scale:
+            raise SettingsError(
+                'scaling="auto" needs an SQP iteration that runs until it converges; leave it out, '
+                'or use mode="converge" with method="sqp".'
+            )
+
+    def _check_choices(self) -> None:
+        """Refuses names that do not exist."""
+        choices: dict[str, tuple[str | None, ...]] = {
+            "mode": ("converge", "fixed"),
+            "method": tuple(_MOST_ITERATIONS),
+            "hessian": ("gauss_newton", "exact", None),
+            "convexify": ("project", "gershgorin"),
+            "scaling": ("auto", "none", None),
+            "qp_start": ("last", "multipliers", None),
+        }
+        for name, allowed in choices.items():
+            if None not in allowed or getattr(self, name) is not None:
+                check_choice(self, name, tuple(choice for choice in allowed if choice))
 
     def _check_interior_point(self) -> None:
         """Refuses settings that the interior-point method would ignore."""
@@ -213,6 +226,15 @@ class SQPSettings:
                     f'{name} has no effect with method="interior_point"; leave it out, or use '
                     'method="sqp".'
                 )
+
+    @property
+    def _may_scale(self) -> bool:
+        return self.converges and self.method == "sqp"
+
+    @property
+    def changes_units(self) -> bool:
+        """Whether a badly scaled problem is solved in other units."""
+        return self._may_scale and self.scaling != "none"
 
     @property
     def converges(self) -> bool:
@@ -262,7 +284,7 @@ class SQPSettings:
         tolerances = self.tolerances(dtype)
         if self.method == "interior_point":
             found = {"tol_kkt": tolerances.kkt, "tol_violation": tolerances.violation}
-            return replace(self, hessian=self.hessian_kind, **found)
+            return replace(self, hessian=self.hessian_kind, scaling="none", **found)
         line_search = replace(
             self.line_search,
             theta_min=self.theta_min,
@@ -275,6 +297,7 @@ class SQPSettings:
             tol_kkt=tolerances.kkt,
             tol_violation=tolerances.violation,
             hessian=self.hessian_kind,
+            scaling="auto" if self.changes_units else "none",
             line_search=line_search,
             qp=self.qp_settings(dtype),
             qp_start="multipliers" if self.restarts_qp else "last",

@@ -67,7 +67,7 @@ from warpmpc.mpc.types import (
     Solution,
     TrajectoryLayout,
 )
-from warpmpc.mpc.units import SensitivityInUnits, UnitChange, unit_change
+from warpmpc.mpc.units import SensitivityInUnits, UnitChange
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp.ocp import OCP, as_problem
 from warpmpc.qp.batching import part_size
@@ -80,7 +80,7 @@ from warpmpc.qp.types import StagedSettings
 from warpmpc.symbolic.derivatives.assembly import host_qp
 from warpmpc.symbolic.derivatives.representative_kkt import Point
 from warpmpc.symbolic.derivatives.stage_model import HessianRule, row_kinds
-from warpmpc.symbolic.derivatives.units import problem_in
+from warpmpc.symbolic.derivatives.units import find_units, problem_in
 
 
 class MPCSolver:
@@ -207,16 +207,16 @@ class MPCSolver:
 
     def _scaled_units(self, nominal: Any) -> UnitChange | None:
         """The units that the iteration works in; `programs` are in them from then on."""
-        settings = self.settings
-        scales = settings.converges and settings.method == "sqp" and settings.scaling == "auto"
-        if not scales:
+        if not self.settings.changes_units:
             return None
         sizes = (self.problem.n_vars, self.problem.n_params)
         given = None if nominal is None else finite_vectors(nominal, sizes, self.dtype)
-        change = unit_change(self.programs, None if given is None else given[0])
-        if change is not None:
-            scaled = problem_in(change.units, self.problem)
-            self.programs = StageEvaluator(scaled, self._rule(), self.dtype)
+        units = find_units(self.programs.assembly, None if given is None else given[0])
+        if units is None:
+            return None
+        change = UnitChange(units, self.programs)
+        scaled = problem_in(units, self.problem)
+        self.programs = StageEvaluator(scaled, self._rule(), self.dtype)
         return change
 
     def _in_units(self, make: Callable[[], Any]) -> Callable[[], Sensitivity]:

@@ -19,7 +19,7 @@ from warpmpc.mpc.sensitivity import Arrays, SolveSensitivity, StepSensitivity
 from warpmpc.mpc.sqp.general import Iterate, regrouped
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import History, MPCWarmStart, QPState
-from warpmpc.symbolic.derivatives.units import Units, find_units
+from warpmpc.symbolic.derivatives.units import Units
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,6 +36,12 @@ class UnitChange:
         """
         self.units, self._programs = units, programs
         dtype = programs.dtype
+        sizes = [np.log2(part) for part in (units.z, units.rows)]
+        _LOG.info(
+            "scaled problem: variables by 2^%d to 2^%d, rows by 2^%d to 2^%d, cost by 2^%d",
+            *(bound for part in sizes for bound in (part.min(), part.max())),
+            np.log2(units.cost),
+        )
 
         def column(values: np.ndarray) -> np.ndarray:
             return values.astype(dtype)[None, :, None]
@@ -145,22 +151,3 @@ class SensitivityInUnits:
         self, p: Parameters, start: MPCWarmStart, kept: Arrays
     ) -> tuple[Parameters, MPCWarmStart, Arrays]:
         return p, self._change.start(start), self._change.kept(kept)
-
-
-def unit_change(programs: StageEvaluator, z: np.ndarray | None) -> UnitChange | None:
-    """The change to units in which a problem is well scaled; None: it is so already.
-
-    Args:
-        programs: Stage functions in the units of the user.
-        z: A nominal trajectory, if there is one.
-    """
-    units = find_units(programs.assembly, z)
-    if units is None:
-        return None
-    sizes = [np.log2(part) for part in (units.z, units.rows)]
-    _LOG.info(
-        "scaled problem: variables by 2^%d to 2^%d, rows by 2^%d to 2^%d, cost by 2^%d",
-        *(bound for part in sizes for bound in (part.min(), part.max())),
-        np.log2(units.cost),
-    )
-    return UnitChange(units, programs)

@@ -161,7 +161,7 @@ def _poses(robot: Robot, qpos: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _server(port: int) -> Any:
     try:
-        import viser
+        import viser  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise SettingsError(
             "The viewer needs the package viser: pip install 'warpmpc[view]'."

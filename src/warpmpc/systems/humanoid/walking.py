@@ -6,9 +6,9 @@ air and arms follow the planned positions; a leg on the ground follows planned r
 position is given by the ground.  Torques are clipped to the limits of motors and voltage.  Then the
 friction of the real joints, of which the MPC knows that of the legs, is taken away.
 
-Two things differ from the published loop.  Its law damps a leg on the ground towards rest, which
-brakes the robot: in MuJoCo, commands of 0.5 m/s and 0.5 rad/s became 0.44 and 0.31.  And its
-commands jump, by up to 2 m/s: three of 16 robots fell.
+Two things differ from the published loop.  Its law damps a leg on the ground towards rest, this one
+towards the planned rates.  And its commands jump, by up to 2 m/s; here a ramp follows them.  The
+page docs/humanoid.md has what robots did before and after these changes.
 """
 
 from __future__ import annotations
