@@ -122,7 +122,7 @@ def test_all_of_K_is_saved_once(name):
 def test_locals_are_not_what_lanes_keep(name):
     """On CUDA KEEP(3, y) is the variable y3: a local of this name would hide it."""
     m = filled(name).m
-    lines = "\n".join([*products(m), *LaneResiduals(m, "float64").report()])
+    lines = "\n".join([*products(m), *LaneResiduals(m, "float64").report(unit=True)])
     declared = {
         local
         for statement in re.findall(r"\bSCALAR (\w[^;]*);", lines)

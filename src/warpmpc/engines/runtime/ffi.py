@@ -107,12 +107,12 @@ def run(
 
 
 def load_all(kernels: Sequence[tuple[KernelSource, int]]) -> None:
-    """Builds or loads several kernels at the same time.
+    """Builds or loads several kernels at the same time, each once.
 
     Args:
         kernels: Each with its threads per block, as in `launch`.
     """
-    load_together([(form(source), block) for source, block in kernels])
+    load_together(list(dict.fromkeys((form(source), block) for source, block in kernels)))
 
 
 def form(source: KernelSource) -> wp.Kernel:

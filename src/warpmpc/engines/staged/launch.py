@@ -380,8 +380,7 @@ class StagedVariants:
 
 def _load(kernels: Iterable[StagedKernels], tiles: int) -> None:
     """Compiles several loops at the same time."""
-    needed = [one for some in kernels for one in some.to_load(tiles)]
-    load_all(list(dict.fromkeys(needed)))  # shapes may share one
+    load_all([one for some in kernels for one in some.to_load(tiles)])
 
 
 def _on_gpu() -> bool:
