@@ -250,7 +250,7 @@ def test_every_raise_is_known():
         "host_batch": 4,
         "linear_map": 1,
         "parameters": 9,
-        "settings": 7,
+        "settings": 8,
         "solver": 14,
         "types": 2,
     }

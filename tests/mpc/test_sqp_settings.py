@@ -48,7 +48,7 @@ CHOICES = {
         "method": (["sqp", "interior_point"], False),
         "hessian": (["gauss_newton", "exact"], True),
         "convexify": (["project", "gershgorin"], False),
-        "scaling": (["auto", "none"], False),
+        "scaling": (["auto", "none"], True),
         "qp_start": (["last", "multipliers"], True),
     },
 }
