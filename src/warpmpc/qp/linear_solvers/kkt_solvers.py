@@ -113,18 +113,25 @@ class DenseEngine(_Anew):
         self._structure = structure
         self.values_per_instance = 4 * structure.kkt.K_pattern.n_cols**2
 
-    def prepare(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """LU factors."""
-        return jax.scipy.linalg.lu_factor(self._matrix(P, A, rho))
+    def prepare(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> tuple[jax.Array, ...]:
+        """LU factors, and whether the problem is not convex, which LU with pivoting does not tell.
+
+        LU waits for that answer.  XLA would run both at the same time, and on two cores the
+        parallel LAPACK calls of JAX (0.10) may then wait for each other for ever.
+        """
+        K, structure = self._matrix(P, A, rho), self._structure
+        bent = jnp.zeros(K.shape[:1], dtype=bool)
+        if structure.settings.check_every:
+            bent = bends_down_densely(K, structure.n_vars, rho[..., 0])
+            K = K + jnp.where(bent, 0.0, -0.0).astype(K.dtype)[:, None, None]
+        return *jax.scipy.linalg.lu_factor(K), bent
 
     def bends_down(
-        self, state: tuple[jax.Array, jax.Array], P: jax.Array, A: jax.Array, rho: jax.Array
+        self, state: tuple[jax.Array, ...], P: jax.Array, A: jax.Array, rho: jax.Array
     ) -> jax.Array:
-        """See `KnowsCurvature`; LU with pivoting does not tell."""
-        del state
-        n_vars = self._structure.n_vars
-        found = bends_down_densely(self._matrix(P, A, rho), n_vars, rho[..., 0])
-        return found[:, None, None]
+        """See `KnowsCurvature`."""
+        del P, A, rho
+        return state[2][:, None, None]
 
     def _matrix(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> jax.Array:
         pattern = self._structure.kkt.K_pattern
@@ -133,12 +140,11 @@ class DenseEngine(_Anew):
         K = K.at[:, pattern.row_idx, pattern.col_idx].set(values)
         return K.at[:, pattern.col_idx, pattern.row_idx].set(values)
 
-    def solve(
-        self, state: tuple[jax.Array, jax.Array], rhs: jax.Array, guess: jax.Array
-    ) -> jax.Array:
+    def solve(self, state: tuple[jax.Array, ...], rhs: jax.Array, guess: jax.Array) -> jax.Array:
         """Triangular solves."""
         del guess
-        return jax.vmap(jax.scipy.linalg.lu_solve)(state, rhs[..., 0])[..., None]
+        lu, pivots, _ = state
+        return jax.vmap(jax.scipy.linalg.lu_solve)((lu, pivots), rhs[..., 0])[..., None]
 
 
 class PCGEngine(_Anew):
