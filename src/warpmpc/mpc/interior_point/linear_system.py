@@ -151,6 +151,8 @@ class DenseSolver:
         finite = jnp.isfinite(K).all(axis=(1, 2), keepdims=True)
         safe = jnp.where(finite, K, jnp.eye(K.shape[1], dtype=K.dtype)[None])
         count = (jnp.linalg.eigvalsh(safe) > 0).sum(axis=1)
+        # LU waits for the eigenvalues: see `qp.linear_solvers.kkt_solvers.DenseEngine.prepare`.
+        safe = safe + jnp.where(count > 0, 0.0, -0.0).astype(safe.dtype)[:, None, None]
         return *jax.scipy.linalg.lu_factor(safe), jnp.where(finite[:, 0, 0], count, -1)
 
     def refactor(self, factor: Any, values: jax.Array, change: jax.Array) -> Any:
