@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from humanoid_oracle import admm, quadratic_program
-from warpmpc.codegen.chunks import plan_chunks
+from warpmpc.codegen.emit_native import plan_chunks
 
 from warpmpc import MPCSolver, QPSolver
 from warpmpc.codegen.emit_native import CHUNK_LENGTH

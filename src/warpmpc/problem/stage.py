@@ -299,7 +299,7 @@ def _weights(weight: ExpressionLike | None, residual: ca.SX) -> ca.SX:
 
 def _refuse_matrix(weight: Any, size: int) -> None:
     """Explains a weight matrix, which users of other tools may try."""
-    shape = weight.shape if isinstance(weight, ca.SX | ca.DM) else np.shape(weight)
+    shape = weight.shape if isinstance(weight, ca.SX | ca.DM | ca.MX) else np.shape(weight)
     if tuple(shape) == (size, size) and size > 1:
         raise ProblemError(
             f"weight is a {size}x{size} matrix, but there is one weight per residual: pass the "

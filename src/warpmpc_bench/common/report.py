@@ -42,6 +42,7 @@ MEANINGS = {
     "PRIMAL_INFEASIBLE": "no point satisfies the rows",
     "DUAL_INFEASIBLE": "the cost falls without end",
     "INVALID_BOUNDS": "a lower bound is above its upper one",
+    "NON_CONVEX": "the cost falls in both directions of a line",
     "ZERO_PIVOT": "a pivot of the factorisation is zero",
 }
 
