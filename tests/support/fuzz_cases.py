@@ -144,8 +144,10 @@ class Tally:
         return self.converged / max(1, self.solved)
 
 
-# Conditions in good units: stationarity and complementarity over the gradient, violations.
-TOLERANCES = {"float32": (1e-2, 1e-3), "float64": (1e-5, 1e-5)}
+# Conditions in good units: stationarity and complementarity over the gradient, violations.  Units that
+# are up to 64 times off are kept by a solver, whose tolerance of violations is in these: so rows may
+# be violated by more than 1e-4 and 1e-6 of a good unit.
+TOLERANCES = {"float32": (1e-2, 2e-3), "float64": (1e-5, 2e-5)}
 
 
 def judge(case: FuzzCase, solution: wm.Solution, solved: np.ndarray, tally: Tally) -> None:
