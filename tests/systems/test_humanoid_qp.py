@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from humanoid_oracle import admm, quadratic_program
-from warpmpc.codegen.emit_native import plan_chunks
 
 from warpmpc import MPCSolver, QPSolver
-from warpmpc.codegen.emit_native import CHUNK_LENGTH
+from warpmpc.codegen.emit_native import CHUNK_LENGTH, plan_chunks
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.engines.panels.factor_launch import PanelLDL
 from warpmpc.engines.panels.launch import PanelKernels
