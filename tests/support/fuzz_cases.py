@@ -144,8 +144,8 @@ class Tally:
         return self.converged / max(1, self.solved)
 
 
-# Conditions in good units: stationarity and complementarity over the gradient, violations.  A solver
-# keeps units that are up to 64 times off, and its tolerance of violations, 1e-4 or 1e-6, is in
+# Conditions in good units: stationarity and complementarity over the gradient, violations.  Solvers
+# keep units that are up to 64 times off, and their tolerance of violations, 1e-4 or 1e-6, is in
 # these: rows may be violated by more in good units.
 TOLERANCES = {"float32": (1e-2, 2e-3), "float64": (1e-5, 2e-5)}
 
