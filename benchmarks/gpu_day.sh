@@ -148,11 +148,11 @@ for system in $GPU_DAY_SYSTEMS; do
   esac
 done
 # The published approximate MPC: 20 M pairs, 100 epochs.  The report in steps.log has all times.
-if [ "$REQUIRE" = 1 ] && "$PYTHON" -c 'import optax' 2> /dev/null; then
+if [ "$REQUIRE" = 1 ] && "$PYTHON" -c 'import optax, pyarrow' 2> /dev/null; then
   step learn_quadrotor 600 "$PYTHON" -m warpmpc.cli.main learn quadrotor --full --json \
     --out "$GPU_DAY/scratch/quadrotor_policy"
 else
-  echo "learn_quadrotor: optax is not installed, or this is a rehearsal; left out"
+  echo "learn_quadrotor: optax or pyarrow is not installed, or this is a rehearsal; left out"
 fi
 if command -v compute-sanitizer > /dev/null && [ "$REQUIRE" = 1 ]; then
   for tool in memcheck racecheck; do

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 import warpmpc as wm
-from warpmpc.learn.dataset import Dataset, encode, write_shard
+from warpmpc.learn.dataset import MANIFEST, Dataset, write_shard
 from warpmpc.learn.files import write_json
+from warpmpc.learn.parquet import encode
 from warpmpc_bench.common.record import append_row, machine
 
 PER_ROLLOUT = 200
@@ -30,11 +31,12 @@ Row = dict[str, Any]
 
 def subset(data: Dataset, rollouts: int, folder: Path) -> Dataset:
     """The pairs of the first rollouts of a data set of one shard, as a data set."""
-    records = np.asarray(data.shards[0])
+    records = data.shards[0].read()
     records = records[records["rollout"] < rollouts]
     counts = {"pairs": len(records), "offered": rollouts * PER_ROLLOUT}
-    write_shard(folder, 0, encode(records), counts)
-    write_json(folder / "manifest.json", {**data.manifests[0], "shards": 1})
+    manifest = {**data.manifests[0], "shards": 1}
+    write_shard(folder, 0, encode(records, manifest["names"]), counts)
+    write_json(folder / MANIFEST, manifest)
     return Dataset.open(folder)
 
 

@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from warpmpc.learn.collect import Shard
-from warpmpc.learn.dataset import encode, is_complete, record_type, write_shard
+from warpmpc.learn.dataset import is_complete, shard_path, write_shard
+from warpmpc.learn.parquet import encode, record_type
 from warpmpc.learn.scheduling import scheduled
 from warpmpc_bench.common.record import append_row, machine
 
@@ -108,7 +109,8 @@ def content_of(index: int) -> bytes:
 
 def write_rate(pairs: int = 100_000, repeats: int = 15) -> float:
     """Bytes of whole shards that this machine checks and writes per second, the median."""
-    content = encode(np.zeros(pairs, record_type(12, 4, derivatives=False)))
+    names = {"state": [f"x{i}" for i in range(12)], "input": [f"u{i}" for i in range(4)]}
+    content = encode(np.zeros(pairs, record_type(12, 4, derivatives=False)), names)
     rates = []
     with tempfile.TemporaryDirectory() as folder:
         for i in range(repeats):
@@ -147,7 +149,7 @@ def simulate(cluster: Cluster, shards: int, pairs: int, *, kill: bool) -> dict[s
             write_shard(folder, shard.index, shard.content, shard.counts)
         real = time.perf_counter() - begun
         complete = all(is_complete(folder, i) for i in range(shards))
-        right = all((folder / f"shard-{i:05d}.npy").read_bytes() == content_of(i) for i in (0, 7))
+        right = all(shard_path(folder, i).read_bytes() == content_of(i) for i in (0, 7))
     ideal = cluster.start_s + shards * cluster.shard_s / cluster.workers
     repeated = sum(count - 1 for count in cluster.made.values())
     sent = (shards + repeated) * pairs * PAIR_BYTES

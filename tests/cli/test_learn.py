@@ -44,11 +44,11 @@ def test_one_command_does_everything(report, folder):
 
 
 def test_parts_take_up_what_is_there(report, folder, capsys):
-    before = (folder / "data" / "round-00" / "shard-00000.npy").stat().st_mtime_ns
+    before = (folder / "data" / "round-00" / "shard-00000.parquet").stat().st_mtime_ns
     assert main(["learn", "data", "learn_cases:task", "--out", str(folder), *TINY]) == 0
     text = capsys.readouterr().out
     assert f"{report['data']['pairs']} pairs of 800, 0 pairs/s" in text
-    assert (folder / "data" / "round-00" / "shard-00000.npy").stat().st_mtime_ns == before
+    assert (folder / "data" / "round-00" / "shard-00000.parquet").stat().st_mtime_ns == before
     assert main(["learn", "export", "learn_cases:task", "--out", str(folder)]) == 0
     assert "int8: changes outputs by" in capsys.readouterr().out
 

@@ -21,7 +21,8 @@ from warpmpc.learn.validity import Bounds
 
 
 def files_of(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("shard-*"))}
+    files = [*folder.glob("shard-*"), *folder.glob("_shard-*")]
+    return {path.name: path.read_bytes() for path in files}
 
 
 def bounds_of(data):
@@ -34,7 +35,7 @@ def test_a_maker_survives_pickling(task, small, data, policy):
     assert again.task is not task
     assert again.policy.fingerprint == policy.fingerprint
     plain = pickle.loads(pickle.dumps(ShardMaker(task, small, bounds_of(data), None)))
-    assert plain(1).content == (data.folders[0] / "shard-00001.npy").read_bytes()
+    assert plain(1).content == (data.folders[0] / "shard-00001.parquet").read_bytes()
 
 
 def test_a_task_without_factory_stays_here(small, data):
@@ -87,7 +88,7 @@ def test_killed_at_random_times_the_files_are_the_same(tmp_path):
     for shards in (1, 3):
         process = start("--out", str(killed))
         try:
-            while process.poll() is None and len(list(data.glob("shard-*.json"))) < shards:
+            while process.poll() is None and len(list(data.glob("_shard-*.json"))) < shards:
                 time.sleep(0.001)
             time.sleep(rng.random() * 0.02)
         finally:

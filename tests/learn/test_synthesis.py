@@ -2,35 +2,40 @@
 
 import errno
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
 import learn_cases
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 import warpmpc as wm
 from warpmpc import ProblemError, SettingsError
 from warpmpc.learn import DataError, Dataset, DataSettings, LocalExecutor, synthesize
 from warpmpc.learn.collect import make_shard
+from warpmpc.learn.parquet import ShardFile
 from warpmpc.learn.validity import Bounds, find_bounds, valid_samples
 
 
 def files_of(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).glob("shard-*"))}
+    files = [*Path(folder).glob("shard-*"), *Path(folder).glob("_shard-*")]
+    return {path.name: path.read_bytes() for path in files}
 
 
 def test_labels_are_those_of_the_solver(data, task):
     """A new rollout's first step starts from the guess, as a plain solve does."""
-    first = data.shards[0][data.shards[0]["step"] == 0]
+    shard = data.shards[0].read()
+    first = shard[shard["step"] == 0]
     assert len(first) > 10
     u = task.solver.solve(jnp.asarray(first["x"])).u[:, 0]
     np.testing.assert_allclose(first["u"], u, atol=1e-5)
 
 
 def test_pairs_follow_the_plant_with_bounded_noise(data):
-    shard = data.shards[0]
+    shard = data.shards[0].read()
     one = shard[shard["rollout"] == shard["rollout"][0]]
     assert one["step"].tolist() == list(range(25))
     nominal = np.asarray(learn_cases.plant(jnp.asarray(one["x"]), jnp.asarray(one["u"])))
@@ -49,9 +54,52 @@ def test_manifest_says_how_the_data_were_made(data, task):
     assert len(manifest["bounds"]["low"]) == 2
 
 
-def test_shards_are_memory_maps(data):
-    assert all(isinstance(shard, np.memmap) for shard in data.shards)
-    assert len(data.read([0, 2])) == len(data.shards[0]) + len(data.shards[2])
+def test_shards_are_columns_that_other_tools_read(data, task):
+    """The whole folder by pyarrow alone, as pandas and polars do."""
+    table = pyarrow.parquet.read_table(data.folders[0])
+    assert table.column_names == ["x_position", "x_velocity", "u_force", "rollout", "step"]
+    assert len(table) == data.pairs
+    records = data.read(range(len(data.shards)))
+    np.testing.assert_array_equal(table["x_velocity"].to_numpy(), records["x"][:, 1])
+    np.testing.assert_array_equal(table["rollout"].to_numpy(), records["rollout"])
+    np.testing.assert_array_equal(data.shards[2]["u"], data.read([2])["u"])
+
+
+def test_a_column_is_read_without_the_others(data, tmp_path):
+    """Pages of other columns are overwritten, and the one that is read does not notice."""
+    path = tmp_path / "shard.parquet"
+    content = bytearray((data.folders[0] / "shard-00000.parquet").read_bytes())
+    described = pyarrow.parquet.ParquetFile(data.folders[0] / "shard-00000.parquet").metadata
+    for i in range(3):
+        column = described.row_group(0).column(i)
+        assert (column.compression, column.total_compressed_size) >= ("UNCOMPRESSED", 4)
+        begin = column.data_page_offset
+        content[begin : begin + column.total_compressed_size] = b"\xff" * (
+            column.total_compressed_size
+        )
+    path.write_bytes(content)
+    shard = ShardFile(path, data.manifests[0])
+    np.testing.assert_array_equal(shard["step"], data.shards[0]["step"])
+    with pytest.raises(DataError, match="cannot be read"):
+        shard["u"]
+
+
+def test_files_do_not_follow_defaults_of_the_writer(data):
+    """All that decides about the bytes but the version of pyarrow, which the manifest says."""
+    file = pyarrow.parquet.ParquetFile(data.folders[0] / "shard-00000.parquet")
+    assert file.metadata.created_by.endswith(data.manifests[0]["versions"]["pyarrow"])
+    assert file.metadata.format_version == "2.6"
+    column = file.metadata.row_group(0).column(0)
+    assert column.compression == "UNCOMPRESSED"
+    assert not column.is_stats_set
+    assert not any(field.nullable for field in file.schema_arrow)
+
+
+def test_without_pyarrow_it_is_said_before_anything_is_made(task, small, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(SettingsError, match="pip install pyarrow"):
+        synthesize(task, folder=tmp_path / "data", settings=small)
+    assert not (tmp_path / "data").exists()
 
 
 class Killed(Exception):
@@ -73,10 +121,10 @@ class KilledExecutor:
 def test_a_killed_synthesis_goes_on_bit_by_bit(data, task, small, tmp_path):
     with pytest.raises(Killed):
         synthesize(task, folder=tmp_path, settings=small, executor=KilledExecutor(1))
-    assert len(list(tmp_path.glob("shard-*.npy"))) == 1
+    assert len(list(tmp_path.glob("shard-*.parquet"))) == 1
     with pytest.raises(DataError, match="missing or damaged"):
         Dataset.open(tmp_path)
-    (tmp_path / ".shard-00001.npy.1.partial").write_bytes(b"half a shard")
+    (tmp_path / ".shard-00001.parquet.1.partial").write_bytes(b"half a shard")
     made = []
     synthesize(
         task,
@@ -90,11 +138,11 @@ def test_a_killed_synthesis_goes_on_bit_by_bit(data, task, small, tmp_path):
 
 def test_a_damaged_shard_is_found_and_made_again(data, task, small, tmp_path):
     synthesize(task, folder=tmp_path, settings=small)
-    path = tmp_path / "shard-00001.npy"
+    path = tmp_path / "shard-00001.parquet"
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"shard-00001\.npy is missing or damaged"):
+    with pytest.raises(DataError, match=r"shard-00001\.parquet is missing or damaged"):
         Dataset.open(tmp_path, verify=True)
     made = []
 
@@ -168,7 +216,7 @@ def test_no_valid_pair_is_said(small, tmp_path):
 @pytest.mark.slow
 def test_derivatives_are_the_gain_of_the_riccati_recursion(task, tmp_path):
     settings = DataSettings(rollouts=4, shards=1, bound_rollouts=8, derivatives=True, keep=0.3)
-    shard = synthesize(task, folder=tmp_path, settings=settings).shards[0]
+    shard = synthesize(task, folder=tmp_path, settings=settings).shards[0].read()
     inside = shard[np.abs(shard["u"][:, 0]) < 0.8 * learn_cases.LIMIT]
     assert len(inside) > 5
     # Without active limits the feedback of a linear system is one gain.
@@ -190,8 +238,9 @@ def test_policy_drives_with_its_share(task, policy, tmp_path):
     alone = synthesize(task, folder=tmp_path / "b", settings=replace(settings, beta=0.0))
     assert mixed.manifests[0]["policy"] == policy.fingerprint
     assert files_of(tmp_path / "a") != files_of(tmp_path / "b")
-    first = [found.shards[0][found.shards[0]["step"] == 0] for found in (mixed, alone)]
-    np.testing.assert_array_equal(first[0]["u"], first[1]["u"])  # labels are the expert's
+    shards = [found.shards[0] for found in (mixed, alone)]
+    first = [shard["u"][shard["step"] == 0] for shard in shards]
+    np.testing.assert_array_equal(first[0], first[1])  # labels are the expert's
 
 
 def test_bounds_by_hand():
@@ -278,6 +327,7 @@ def test_wrong_calls(task, tmp_path, arguments, message):
     [
         ({"steps": 0}, "steps must be a positive integer"),
         ({"names": (("a",), ("b",))}, "names needs 2 entries"),
+        ({"names": (("a", "a"), ("b",))}, "names must differ"),
         ({"noise": wm.learn.Noise(state=(1.0,))}, "noise.state needs 2 values"),
         ({"safe_input": (0.0, 0.0)}, "safe_input needs 1 values"),
     ],
@@ -304,6 +354,7 @@ def test_parts_instead_of_a_task(task, small, tmp_path, data):
         control_dt=learn_cases.DT,
         noise=task.noise,
         cost=task.cost,
+        names=task.names,
     )
     assert files_of(tmp_path) == files_of(data.folders[0])
     assert found.manifests[0]["task"] == "task"

@@ -11,8 +11,9 @@ import pytest
 from warpmpc import ProblemError, SettingsError
 from warpmpc.learn import DataError, Network, Policy, TrainSettings, train
 from warpmpc.learn.batches import Parts, is_validation
-from warpmpc.learn.dataset import Dataset, encode, record_type, write_shard
+from warpmpc.learn.dataset import FORMAT, MANIFEST, Dataset, write_shard
 from warpmpc.learn.files import write_json
+from warpmpc.learn.parquet import encode, record_type
 from warpmpc.learn.training import Programs
 
 QUICK = TrainSettings(hidden=(8,), epochs=4, minibatch=64, checkpoint_every=1)
@@ -21,6 +22,7 @@ QUICK = TrainSettings(hidden=(8,), epochs=4, minibatch=64, checkpoint_every=1)
 def linear_data(folder, *, derivatives=True, rollouts=200, n_shards=2):
     """u = K x + 1 with its derivative, in shards of rollouts of 5 pairs."""
     rng, gain = np.random.default_rng(0), np.array([[1.0, -2.0]])
+    names = {"state": ["a", "b"], "input": ["u"]}
     for i in range(n_shards):
         records = np.zeros(rollouts * 5, record_type(2, 1, derivatives=derivatives))
         records["x"] = rng.normal(size=(rollouts * 5, 2)) * [1.0, 3.0]
@@ -28,21 +30,22 @@ def linear_data(folder, *, derivatives=True, rollouts=200, n_shards=2):
         records["rollout"] = i * rollouts + np.repeat(np.arange(rollouts), 5)
         if derivatives:
             records["du_dx"] = gain
-        write_shard(folder, i, encode(records), {"pairs": len(records), "offered": len(records)})
+        counts = {"pairs": len(records), "offered": len(records)}
+        write_shard(folder, i, encode(records, names), counts)
     manifest = {
-        "format": 1,
+        "format": FORMAT,
         "task": "linear",
         "problem": "none",
         "policy": None,
         "settings": {"round": 0},
-        "names": {"state": ["a", "b"], "input": ["u"]},
+        "names": names,
         "control_dt": 1.0,
         "n_x": 2,
         "n_u": 1,
         "derivatives": derivatives,
         "shards": n_shards,
     }
-    write_json(folder / "manifest.json", manifest)
+    write_json(folder / MANIFEST, manifest)
     return Dataset.open(folder)
 
 

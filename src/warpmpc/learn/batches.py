@@ -56,7 +56,6 @@ class Parts:
     def __init__(self, data: Dataset, settings: TrainSettings):
         """Splits the shards into groups and reads their statistics."""
         self._data, self._settings = data, settings
-        self._folder_of = _rollout_offsets(data)
         row = data.shards[0].dtype.itemsize
         limit = max(settings.device_bytes // row, 1)
         self.groups: list[list[int]] = [[]]
@@ -123,8 +122,9 @@ class Parts:
         found = []
         for i in group:
             shard = self._data.shards[i]
-            rollouts = np.asarray(shard["rollout"]) + self._folder_of[i]
-            found.append(shard[is_validation(rollouts, self._settings) == validation])
+            records = shard.read()
+            rollouts = records["rollout"] + shard.round * 2**32  # rounds of DAgger count anew
+            found.append(records[is_validation(rollouts, self._settings) == validation])
         return np.concatenate(found)
 
     def _arrays(self, records: np.ndarray) -> dict[str, np.ndarray]:
@@ -137,15 +137,3 @@ class Parts:
             slopes = records["du_dx"] * s.x_std / s.u_std[:, None]
             arrays["du_dx"] = slopes.astype(np.float32)
         return arrays
-
-
-def _rollout_offsets(data: Dataset) -> list[int]:
-    """What is added to rollout numbers of each shard: rounds of DAgger count them anew."""
-    rounds = {manifest["settings"]["round"] for manifest in data.manifests}
-    offsets = []
-    for folder, manifest in zip(data.folders, data.manifests, strict=True):
-        position = manifest["settings"]["round"] if len(rounds) > 1 else 0
-        for i in range(manifest["shards"]):
-            if len(np.load(folder / f"shard-{i:05d}.npy", mmap_mode="r")):
-                offsets.append(position * 2**32)
-    return offsets

@@ -17,9 +17,9 @@ import numpy as np
 
 from warpmpc._errors import SettingsError
 from warpmpc.learn.controllers import RECORDED, Expert, Mixture
-from warpmpc.learn.dataset import encode, record_type
 from warpmpc.learn.errors import DataError
 from warpmpc.learn.loops import Loop, closed_loop
+from warpmpc.learn.parquet import encode, record_type
 from warpmpc.learn.policy import Policy
 from warpmpc.learn.settings import DataSettings
 from warpmpc.learn.task import Task
@@ -36,7 +36,7 @@ class Shard:
 
     Attributes:
         index: Its number.
-        content: Content of its .npy file.
+        content: Content of its Parquet file.
         counts: What its description says beside the checksum.
     """
 
@@ -142,7 +142,9 @@ def make_shard(
         records["du_dx"] = slopes
         records = records[good]
     counts = {"pairs": len(records), "offered": int(valid.size), "valid": int(valid.sum())}
-    return Shard(index, encode(records), {**counts, "seed": seed, "round": settings.round})
+    return Shard(
+        index, encode(records, task.known_names), {**counts, "seed": seed, "round": settings.round}
+    )
 
 
 def _closed_loops(task: Task, settings: DataSettings, policy: Policy | None, seed: int) -> Loop:

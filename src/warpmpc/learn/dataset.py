@@ -1,14 +1,14 @@
 """State-action pairs on disk: shards of records, and a manifest that says how they were made.
 
-A folder holds `manifest.json` (task, settings, seeds, versions, bounds of valid samples), and for
-each shard `shard-00000.npy` (records, read by memory map) with `shard-00000.json` (checksum and
-counts, written last: a shard without it does not count).
+A folder holds `_manifest.json` (task, settings, seeds, versions, bounds of valid samples), and for
+each shard `shard-00000.parquet` (records, read by memory map) with `_shard-00000.json` (checksum
+and counts, written last: a shard without it does not count).  Readers of folders of Parquet files
+leave out names that begin with an underscore.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,48 +19,33 @@ import numpy as np
 
 from warpmpc.learn.errors import DataError
 from warpmpc.learn.files import checksum, read_json, write_bytes, write_json
+from warpmpc.learn.parquet import ShardFile
 
-MANIFEST, FORMAT = "manifest.json", 1
-
-
-def record_type(n_x: int, n_u: int, *, derivatives: bool) -> np.dtype[Any]:
-    """One pair: state, label, the rollout that it comes from, the step; maybe du/dx."""
-    fields: list[Any] = [
-        ("x", np.float32, (n_x,)),
-        ("u", np.float32, (n_u,)),
-        ("rollout", np.int64),
-        ("step", np.int32),
-    ]
-    if derivatives:
-        fields.append(("du_dx", np.float32, (n_u, n_x)))
-    return np.dtype(fields)
-
-
-def encode(records: np.ndarray) -> bytes:
-    """Records as the content of a .npy file."""
-    buffer = io.BytesIO()
-    np.save(buffer, records, allow_pickle=False)
-    return buffer.getvalue()
+MANIFEST, FORMAT = "_manifest.json", 2
 
 
 def shard_path(folder: Path, index: int) -> Path:
     """Where a shard lies."""
-    return folder / f"shard-{index:05d}.npy"
+    return folder / f"shard-{index:05d}.parquet"
+
+
+def description_path(folder: Path, index: int) -> Path:
+    """Where the checksum and the counts of a shard lie."""
+    return folder / f"_shard-{index:05d}.json"
 
 
 def write_shard(folder: Path, index: int, content: bytes, counts: dict[str, Any]) -> None:
     """Writes the records, then the description that makes them count."""
-    path = shard_path(folder, index)
-    write_bytes(path, content)
+    write_bytes(shard_path(folder, index), content)
     described = {**counts, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    write_json(path.with_suffix(".json"), described)
+    write_json(description_path(folder, index), described)
 
 
 def is_complete(folder: Path, index: int) -> bool:
     """Whether a shard is there and has the checksum that its description promises."""
-    path = shard_path(folder, index)
-    described = read_json(path.with_suffix(".json"))
-    return isinstance(described, dict) and described.get("sha256") == checksum(path)
+    described = read_json(description_path(folder, index))
+    wanted = described.get("sha256") if isinstance(described, dict) else None
+    return wanted is not None and wanted == checksum(shard_path(folder, index))
 
 
 @dataclass(frozen=True)
@@ -89,7 +74,7 @@ class Dataset:
             raise DataError(f"Folders with different records cannot be joined: {sorted(sizes)}.")
         for folder, manifest in zip(found.folders, found.manifests, strict=True):
             for i in range(manifest["shards"]):
-                present = shard_path(folder, i).with_suffix(".json").exists()
+                present = description_path(folder, i).exists()
                 if not present or (verify and not is_complete(folder, i)):
                     raise DataError(
                         f"{shard_path(folder, i)} is missing or damaged; run synthesize again with "
@@ -103,23 +88,18 @@ class Dataset:
         return [read_manifest(folder) for folder in self.folders]
 
     @cached_property
-    def shards(self) -> list[np.ndarray]:
+    def shards(self) -> list[ShardFile]:
         """Records of each shard, mapped into memory; those without any are left out."""
         found = []
         for folder, manifest in zip(self.folders, self.manifests, strict=True):
-            for i in range(manifest["shards"]):
-                path = shard_path(folder, i)
-                try:
-                    records = np.load(path, mmap_mode="r", allow_pickle=False)
-                except (OSError, ValueError) as error:
-                    raise DataError(f"{path} cannot be read: {error}") from error
-                if len(records):
-                    found.append(records)
+            paths = [shard_path(folder, i) for i in range(manifest["shards"])]
+            files = [ShardFile(path, manifest) for path in paths]
+            found += [file for file in files if len(file)]
         if not found:
             raise DataError(
                 f"No valid pair in {', '.join(map(str, self.folders))}: the expert failed in all "
                 "closed loops, or the filters refuse everything.  Look at the counts in the "
-                "shards' .json files."
+                "shards' _shard-*.json files."
             )
         return found
 
@@ -132,7 +112,7 @@ class Dataset:
     def offered(self) -> int:
         """Number of pairs before filters."""
         descriptions = [
-            read_json(shard_path(folder, i).with_suffix(".json"))
+            read_json(description_path(folder, i))
             for folder, manifest in zip(self.folders, self.manifests, strict=True)
             for i in range(manifest["shards"])
         ]
@@ -145,7 +125,7 @@ class Dataset:
 
     def read(self, shards: Sequence[int]) -> np.ndarray:
         """Records of some shards in memory."""
-        return np.concatenate([self.shards[i] for i in shards])
+        return np.concatenate([self.shards[i].read() for i in shards])
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from warpmpc.learn.dataset import (
 )
 from warpmpc.learn.errors import DataError
 from warpmpc.learn.files import read_json, write_json
+from warpmpc.learn.parquet import arrow
 from warpmpc.learn.policy import Policy
 from warpmpc.learn.settings import DataSettings
 from warpmpc.learn.task import Plant, Sampler, Task
@@ -32,7 +33,7 @@ from warpmpc.problem.mpc_problem import array_digest, digest
 from warpmpc.sim.progress import ProgressBar, Report
 
 _LOG = logging.getLogger(__name__)
-PACKAGES = ("warpmpc", "jax", "jaxlib", "warp-lang", "casadi", "numpy")
+PACKAGES = ("warpmpc", "jax", "jaxlib", "warp-lang", "casadi", "numpy", "pyarrow")
 
 
 class Executor(Protocol):
@@ -106,6 +107,7 @@ def _synthesize(
 ) -> Dataset:
     if settings.beta > 0 and policy is None:
         raise SettingsError(f"beta = {settings.beta} needs a policy that drives with this share.")
+    arrow()  # without which nothing could be written
     runs = executor_of(executor)
     bounds = _begin(task, folder, settings, policy)
     missing = [i for i in range(settings.shards) if not is_complete(folder, i)]
@@ -176,7 +178,7 @@ def describe(task: Task, settings: DataSettings, policy: Policy | None) -> dict[
         "device": jax.devices()[0].platform,
         "n_x": task.n_x,
         "n_u": task.n_u,
-        "names": {"state": list(task.state_names), "input": list(task.input_names)},
+        "names": task.known_names,
         "derivatives": settings.derivatives,
         "shards": settings.shards,
         "policy": None if policy is None else policy.fingerprint,

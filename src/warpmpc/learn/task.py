@@ -119,6 +119,8 @@ class Task:
             for part, size in zip(given, sizes, strict=True):
                 if part and len(part) != size:
                     raise ProblemError(f"{what} needs {size} entries, got {len(part)}: {part}.")
+                if what == "names" and len(set(part)) < len(part):
+                    raise ProblemError(f"names must differ, because they name columns: {part}.")
         for what, given, size in (
             ("noise.state", self.noise.state, self.n_x),
             ("noise.input", self.noise.input, self.n_u),
@@ -143,6 +145,11 @@ class Task:
     def dtype(self) -> str:
         """Numbers of states and inputs."""
         return self.solver.dtype
+
+    @property
+    def known_names(self) -> dict[str, list[str]]:
+        """Names of states and inputs, as manifests and contracts hold them."""
+        return {"state": list(self.state_names), "input": list(self.input_names)}
 
     @property
     def state_names(self) -> tuple[str, ...]:
