@@ -59,6 +59,50 @@ def test_a_worker_with_another_problem_is_noticed(task, small, data, monkeypatch
     _task_of.cache_clear()
 
 
+MESH = """
+import sys
+import jax, learn_cases
+from jax.sharding import Mesh
+from warpmpc.learn import DataSettings, loops, synthesize
+
+plain, spread = loops.rollout, set()
+
+def watched(controller, world, x, *rest, **more):
+    found = plain(controller, world, x, *rest, **more)
+    spread.add((len(x.sharding.device_set), len(found.x.sharding.device_set)))
+    return found
+
+loops.rollout = watched
+settings = DataSettings(rollouts=16, shards=3, bound_rollouts=16)
+synthesize(learn_cases.task(), folder=sys.argv[1], settings=settings)
+print(sorted(spread))
+spread.clear()
+two = Mesh(jax.devices()[:2], ("half",))
+synthesize(learn_cases.task(), folder=sys.argv[2], settings=settings, mesh=two)
+print(sorted(spread))
+"""
+
+
+def test_all_devices_of_a_mesh_make_the_same_shards(data, tmp_path):
+    """Four virtual devices, which are taken without asking, and a mesh of two of them."""
+    flags = "--xla_force_host_platform_device_count=4"
+    environment = {**os.environ, "PYTHONPATH": paths(), "XLA_FLAGS": flags}
+    command = [sys.executable, "-c", MESH, str(tmp_path / "four"), str(tmp_path / "two")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
+    assert done.stdout.splitlines() == ["[(4, 4)]", "[(2, 2)]"], done.stderr
+    expected = files_of(data.folders[0])
+    assert files_of(tmp_path / "four") == expected
+    assert files_of(tmp_path / "two") == expected
+
+
+def test_a_mesh_must_divide_the_batch(task, small, tmp_path):
+    class Three:
+        size = 3
+
+    with pytest.raises(SettingsError, match="3 devices of the mesh cannot share 16 rollouts"):
+        synthesize(task, folder=tmp_path, settings=small, mesh=Three())
+
+
 COMMAND = """
 import sys
 from warpmpc.cli.main import main

@@ -14,11 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from warpmpc._errors import SettingsError
 from warpmpc.learn.controllers import RECORDED, Expert, Mixture
 from warpmpc.learn.errors import DataError
-from warpmpc.learn.loops import Loop, closed_loop
+from warpmpc.learn.loops import Loop, all_devices, closed_loop, spread
 from warpmpc.learn.parquet import encode, record_type
 from warpmpc.learn.policy import Policy
 from warpmpc.learn.settings import DataSettings
@@ -57,16 +58,19 @@ class ShardMaker:
         settings: How much data, and the seed.
         bounds: Bounds of valid samples.
         policy: Drives with the share `settings.beta`; None: the expert drives alone.
+        mesh: Devices of this process that share each batch; None: one.  Another process takes all
+            of its own instead.
     """
 
     task: Task
     settings: DataSettings
     bounds: Bounds
     policy: Policy | None
+    mesh: Mesh | None = None
 
     def __call__(self, index: int) -> Shard:
         """The shard with this number."""
-        return make_shard(self.task, self.settings, self.bounds, self.policy, index)
+        return make_shard(self.task, self.settings, self.bounds, self.policy, index, self.mesh)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the name of the factory instead of the task, which has compiled programs."""
@@ -86,7 +90,7 @@ def _rebuilt(
     task = _task_of(factory)
     if task.solver.problem.hash != wanted:
         raise DataError(f"{factory} builds another problem on this worker than where it was asked.")
-    return ShardMaker(task, settings, bounds, policy)
+    return ShardMaker(task, settings, bounds, policy, all_devices(settings.rollouts))
 
 
 @lru_cache(maxsize=2)
@@ -101,16 +105,21 @@ def seed_of(settings: DataSettings, index: int) -> int:
     return int(sequence.generate_state(1)[0] >> 1)
 
 
-def task_bounds(task: Task, settings: DataSettings) -> Bounds:
+def task_bounds(task: Task, settings: DataSettings, mesh: Mesh | None = None) -> Bounds:
     """Bounds of valid samples, from noise-free closed loops of the expert."""
-    x0 = task.starts(settings.bound_rollouts, seed_of(settings, _BOUNDS_KEY))
+    x0 = spread(task.starts(settings.bound_rollouts, seed_of(settings, _BOUNDS_KEY)), mesh)
     expert = Expert(task.solver, task.shift)
     found = closed_loop(task, expert, task.params, x0, record=_recorded(settings))
     return find_bounds(found.x, _cost(task, found.x, found.u))
 
 
 def make_shard(
-    task: Task, settings: DataSettings, bounds: Bounds, policy: Policy | None, index: int
+    task: Task,
+    settings: DataSettings,
+    bounds: Bounds,
+    policy: Policy | None,
+    index: int,
+    mesh: Mesh | None = None,
 ) -> Shard:
     """The records of one shard.
 
@@ -120,9 +129,12 @@ def make_shard(
         bounds: Bounds of valid samples.
         policy: Drives with the share `settings.beta`; None: the expert drives alone.
         index: Number of the shard.
+        mesh: Devices that share the batch; None: one.
     """
     seed = seed_of(settings, index)
-    found = _closed_loops(task, settings, policy, seed)
+    found = _closed_loops(
+        task, settings, policy, spread(task.starts(settings.rollouts, seed), mesh), seed
+    )
     x, u, seen = found.x, found.u, found.recorded
     limits = (settings.theta_max, settings.residual_max)
     cost = None if policy is not None and settings.beta > 0 else _cost(task, x, u)
@@ -137,7 +149,7 @@ def make_shard(
     records["step"] = at[1]
     if settings.derivatives and len(records):
         plans = seen["plan"][at]
-        slopes = expert_derivatives(task, x[:, :-1][at], plans)
+        slopes = expert_derivatives(task, x[:, :-1][at], plans, mesh)
         good = np.isfinite(slopes).all(axis=(1, 2))
         records["du_dx"] = slopes
         records = records[good]
@@ -147,7 +159,9 @@ def make_shard(
     )
 
 
-def _closed_loops(task: Task, settings: DataSettings, policy: Policy | None, seed: int) -> Loop:
+def _closed_loops(
+    task: Task, settings: DataSettings, policy: Policy | None, x0: jax.Array, seed: int
+) -> Loop:
     expert = Expert(task.solver, task.shift)
     controller: Any = expert
     params: Any = task.params
@@ -155,7 +169,6 @@ def _closed_loops(task: Task, settings: DataSettings, policy: Policy | None, see
         controller = Mixture(expert, policy.network)
         beta = jnp.asarray(settings.beta, task.dtype)
         params = {"expert": task.params, "policy": policy.data, "beta": beta}
-    x0 = task.starts(settings.rollouts, seed)
     given = {"noise": task.noise, "record": _recorded(settings)}
     return closed_loop(task, controller, params, x0, seed=seed, **given)
 
@@ -164,7 +177,9 @@ def _recorded(settings: DataSettings) -> tuple[str, ...]:
     return (*RECORDED, "plan") if settings.derivatives else RECORDED
 
 
-def expert_derivatives(task: Task, x: np.ndarray, plans: np.ndarray) -> np.ndarray:
+def expert_derivatives(
+    task: Task, x: np.ndarray, plans: np.ndarray, mesh: Mesh | None = None
+) -> np.ndarray:
     """The expert's du0/dx0 ``[pairs, n_u, n_x]`` at states, from the plans that it had there.
 
     One adjoint solve per input; parts of equal size share one program.
@@ -173,7 +188,7 @@ def expert_derivatives(task: Task, x: np.ndarray, plans: np.ndarray) -> np.ndarr
     size = min(_DERIVATIVE_PART, len(x))
     for begin in range(0, len(x), size):
         part = np.arange(begin, begin + size) % len(x)  # the last part is filled up
-        given = (jnp.asarray(x[part]), jnp.asarray(plans[part]))
+        given = [spread(jnp.asarray(array[part]), mesh) for array in (x, plans)]
         found.append(np.asarray(_jacobian(task.solver, task.n_u, task.params, *given)))
     return np.concatenate(found)[: len(x)]
 

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from warpmpc.learn.task import Noise, Plant, Task
 from warpmpc.sim.rollout import rollout
@@ -111,6 +112,21 @@ def closed_loop(  # noqa: PLR0913  (what varies between closed loops of one task
     }
     inputs = np.concatenate([part.u for part in parts], axis=1)
     return Loop(np.concatenate(states, axis=1), inputs, recorded)
+
+
+def all_devices(batch: int) -> Mesh | None:
+    """A mesh of all devices of this process; None for one, or if they cannot share the batch."""
+    devices = jax.local_devices()
+    if len(devices) == 1 or batch % len(devices):
+        return None
+    return Mesh(np.array(devices), ("batch",))
+
+
+def spread(batch: jax.Array, mesh: Mesh | None) -> jax.Array:
+    """A batch, divided among the devices of a mesh if they can share it."""
+    if mesh is None or len(batch) % mesh.size:
+        return batch
+    return jax.device_put(batch, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
 
 
 def part_length(task: Task, steps: int) -> int:

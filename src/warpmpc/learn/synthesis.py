@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from warpmpc._errors import SettingsError
 from warpmpc.learn.collect import Make, Shard, ShardMaker, task_bounds
@@ -23,6 +24,7 @@ from warpmpc.learn.dataset import (
 )
 from warpmpc.learn.errors import DataError
 from warpmpc.learn.files import read_json, write_json
+from warpmpc.learn.loops import all_devices
 from warpmpc.learn.parquet import arrow
 from warpmpc.learn.policy import Policy
 from warpmpc.learn.settings import DataSettings
@@ -77,10 +79,11 @@ def synthesize(
         folder: Folder of the shards.
         settings: How much data, the seed, and filters.
         **more: `policy` (a `Policy` that drives with the share `settings.beta`), `executor`
-            ("local", "ray", or an `Executor`), `progress` (True for a bar, or a function of shards
-            done and all shards), and further attributes of `Task`, such as `steps` and `noise`.
+            ("local", "ray", or an `Executor`), `mesh` (a `jax.sharding.Mesh` of devices that share
+            each batch; by default all of this process), `progress` (True for a bar, or a function
+            of shards done and all shards), and further attributes of `Task`, such as `steps`.
     """
-    options = {name: more.pop(name, None) for name in ("policy", "executor", "progress")}
+    options = {name: more.pop(name, None) for name in ("policy", "executor", "progress", "mesh")}
     if isinstance(solver, Task):
         if plant is not None or sampler is not None or more:
             raise SettingsError("A Task has its plant and sampler; pass only folder and settings.")
@@ -104,18 +107,20 @@ def _synthesize(
     policy: Policy | None,
     executor: str | Executor | None,
     progress: bool | Report | None,
+    mesh: Mesh | None,
 ) -> Dataset:
     if settings.beta > 0 and policy is None:
         raise SettingsError(f"beta = {settings.beta} needs a policy that drives with this share.")
     arrow()  # without which nothing could be written
     runs = executor_of(executor)
-    bounds = _begin(task, folder, settings, policy)
+    mesh = _mesh(mesh, settings)
+    bounds = _begin(task, folder, settings, policy, mesh)
     missing = [i for i in range(settings.shards) if not is_complete(folder, i)]
     report: Any = ProgressBar() if progress is True else progress or (lambda done, total: None)
     done = settings.shards - len(missing)
     if done:
         _LOG.info("%d of %d shards in %s are complete", done, settings.shards, folder)
-    make = ShardMaker(task, settings, bounds, policy)
+    make = ShardMaker(task, settings, bounds, policy, mesh)
     report(done, settings.shards)
     for shard in runs.run(make, missing):
         write_shard(folder, shard.index, shard.content, shard.counts)
@@ -137,12 +142,25 @@ def executor_of(name: str | Executor | None) -> Executor:
     return name
 
 
-def _begin(task: Task, folder: Path, settings: DataSettings, policy: Policy | None) -> Bounds:
+def _mesh(mesh: Mesh | None, settings: DataSettings) -> Mesh | None:
+    if mesh is None:
+        return all_devices(settings.rollouts)
+    if settings.rollouts % mesh.size:
+        raise SettingsError(
+            f"The {mesh.size} devices of the mesh cannot share {settings.rollouts} rollouts per "
+            "shard; choose a multiple."
+        )
+    return mesh
+
+
+def _begin(
+    task: Task, folder: Path, settings: DataSettings, policy: Policy | None, mesh: Mesh | None
+) -> Bounds:
     """The bounds of valid samples: of the manifest in the folder, or new ones with a new one."""
     wanted = describe(task, settings, policy)
     found = read_json(folder / MANIFEST)
     if found is None:
-        bounds = task_bounds(task, settings)
+        bounds = task_bounds(task, settings, mesh)
         write_json(folder / MANIFEST, {**wanted, "bounds": bounds.to_json()})
         return bounds
     different = [name for name in wanted if name != "versions" and found.get(name) != wanted[name]]
