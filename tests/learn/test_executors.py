@@ -59,6 +59,13 @@ def test_a_worker_with_another_problem_is_noticed(task, small, data, monkeypatch
     _task_of.cache_clear()
 
 
+def test_a_worker_with_other_versions_is_noticed(task, small, data, monkeypatch):
+    content = pickle.dumps(ShardMaker(task, small, bounds_of(data), None))
+    monkeypatch.setattr("warpmpc.learn.collect.version", lambda name: "0.0")
+    with pytest.raises(DataError, match=r"has warpmpc 0\.0, jax 0\.0.*Install the same versions"):
+        pickle.loads(content)
+
+
 MESH = """
 import sys
 import jax, learn_cases

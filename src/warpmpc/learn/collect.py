@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -28,6 +29,8 @@ from warpmpc.learn.tasks import make_task
 from warpmpc.learn.validity import Bounds, find_bounds, valid_samples
 from warpmpc.mpc.solver import MPCSolver
 
+# Packages whose version may decide about the bits of a shard.
+PACKAGES = ("warpmpc", "jax", "jaxlib", "warp-lang", "casadi", "numpy", "pyarrow")
 _BOUNDS_KEY, _DERIVATIVE_PART = 2**31 - 1, 256
 
 
@@ -80,13 +83,27 @@ class ShardMaker:
                 'Task(..., factory="module:function").'
             )
         expected = (self.task.factory, self.task.solver.problem.hash)
-        return _rebuilt, (expected, self.settings, self.bounds, self.policy)
+        return _rebuilt, (expected, versions(), self.settings, self.bounds, self.policy)
+
+
+def versions() -> dict[str, str]:
+    """Versions of `PACKAGES` in this process."""
+    return {package: version(package) for package in PACKAGES}
 
 
 def _rebuilt(
-    expected: tuple[str, str], settings: DataSettings, bounds: Bounds, policy: Policy | None
+    expected: tuple[str, str],
+    packages: dict[str, str],
+    settings: DataSettings,
+    bounds: Bounds,
+    policy: Policy | None,
 ) -> ShardMaker:
     factory, wanted = expected
+    if different := [f"{name} {v}" for name, v in versions().items() if packages[name] != v]:
+        raise DataError(
+            f"This worker has {', '.join(different)}, unlike where it was asked; shards would "
+            "differ in bits.  Install the same versions."
+        )
     task = _task_of(factory)
     if task.solver.problem.hash != wanted:
         raise DataError(f"{factory} builds another problem on this worker than where it was asked.")

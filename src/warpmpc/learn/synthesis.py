@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from warpmpc._errors import SettingsError
-from warpmpc.learn.collect import Make, Shard, ShardMaker, task_bounds
+from warpmpc.learn.collect import Make, Shard, ShardMaker, task_bounds, versions
 from warpmpc.learn.dataset import (
     FORMAT,
     MANIFEST,
@@ -35,7 +34,6 @@ from warpmpc.problem.mpc_problem import array_digest, digest
 from warpmpc.sim.progress import ProgressBar, Report
 
 _LOG = logging.getLogger(__name__)
-PACKAGES = ("warpmpc", "jax", "jaxlib", "warp-lang", "casadi", "numpy", "pyarrow")
 
 
 class Executor(Protocol):
@@ -200,5 +198,5 @@ def describe(task: Task, settings: DataSettings, policy: Policy | None) -> dict[
         "derivatives": settings.derivatives,
         "shards": settings.shards,
         "policy": None if policy is None else policy.fingerprint,
-        "versions": {package: version(package) for package in PACKAGES},
+        "versions": versions(),
     }

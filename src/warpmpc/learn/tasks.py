@@ -95,16 +95,21 @@ def quadratic_cost(
 
 
 def quadrotor_metrics(x: np.ndarray, u: np.ndarray) -> dict[str, np.ndarray]:
-    """Success: within 0.1 m of the set-point at the end, and nearly at rest."""
+    """Success: within 0.1 m of the set-point at the end, and nearly at rest.
+
+    The noise of the publication moves states further than that; see the guide.
+    """
     finite = np.asarray(np.isfinite(x).all(axis=(1, 2)) & np.isfinite(u).all(axis=(1, 2)))
     last = np.where(finite[:, None], x[:, -1], np.inf)
     with np.errstate(over="ignore"):
         near = np.linalg.norm(last[:, :3], axis=1) <= quadrotor.REACHED
+        reached = (np.linalg.norm(x[..., :3], axis=2) <= quadrotor.REACHED).any(axis=1) & finite
         still = np.linalg.norm(last, axis=1) <= AT_REST
         excess = np.where(finite, quadrotor.motor_excess(u).max(axis=(1, 2)), np.inf)
     return {
         "success": near & still,
         "within_0.1_m": near,
+        "came_within_0.1_m": reached,
         "input_excess": np.maximum(excess, 0),
     }
 
