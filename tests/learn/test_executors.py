@@ -68,46 +68,37 @@ def test_a_worker_with_other_versions_is_noticed(task, small, data, monkeypatch)
 
 MESH = """
 import sys
-import jax, learn_cases
+import jax, learn_cases, numpy
 from jax.sharding import Mesh
-from warpmpc.learn import DataSettings, loops, synthesize
+from warpmpc.learn import DataSettings, LocalExecutor, loops, synthesize
 
-plain, spread = loops.rollout, set()
+plain, used = loops.rollout, []
 
 def watched(controller, world, x, *rest, **more):
     found = plain(controller, world, x, *rest, **more)
-    spread.add((len(x.sharding.device_set), len(found.x.sharding.device_set)))
+    used.append(*[device.id for device in found.x.devices()])
     return found
 
 loops.rollout = watched
 settings = DataSettings(rollouts=16, shards=3, bound_rollouts=16)
-synthesize(learn_cases.task(), folder=sys.argv[1], settings=settings)
-print(sorted(spread))
-spread.clear()
-two = Mesh(jax.devices()[:2], ("half",))
-synthesize(learn_cases.task(), folder=sys.argv[2], settings=settings, mesh=two)
-print(sorted(spread))
+mesh = Mesh(numpy.array(jax.devices()).reshape(2, 1), ("a", "b"))
+task = learn_cases.task()
+synthesize(task, folder=sys.argv[1], settings=settings)
+synthesize(task, folder=sys.argv[2], settings=settings, executor=LocalExecutor(mesh))
+print(used)
 """
 
 
-def test_all_devices_of_a_mesh_make_the_same_shards(data, tmp_path):
-    """Four virtual devices, which are taken without asking, and a mesh of two of them."""
-    flags = "--xla_force_host_platform_device_count=4"
-    environment = {**os.environ, "PYTHONPATH": paths(), "XLA_FLAGS": flags}
-    command = [sys.executable, "-c", MESH, str(tmp_path / "four"), str(tmp_path / "two")]
+def test_all_devices_of_a_mesh_make_the_same_shards(tmp_path):
+    """Two virtual devices: the bounds on the first one, then shards in turn."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    changes = {"PYTHONPATH": paths(), "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    one, both = tmp_path / "one", tmp_path / "both"
+    command = [sys.executable, "-c", MESH, str(one), str(both)]
+    environment = {**os.environ, **changes}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
-    assert done.stdout.splitlines() == ["[(4, 4)]", "[(2, 2)]"], done.stderr
-    expected = files_of(data.folders[0])
-    assert files_of(tmp_path / "four") == expected
-    assert files_of(tmp_path / "two") == expected
-
-
-def test_a_mesh_must_divide_the_batch(task, small, tmp_path):
-    class Three:
-        size = 3
-
-    with pytest.raises(SettingsError, match="3 devices of the mesh cannot share 16 rollouts"):
-        synthesize(task, folder=tmp_path, settings=small, mesh=Three())
+    assert done.stdout.splitlines()[-1:] == ["[0, 0, 0, 0, 0, 0, 1, 0]"], done.stderr
+    assert files_of(both) == files_of(one)
 
 
 COMMAND = """

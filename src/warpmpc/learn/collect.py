@@ -10,17 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from warpmpc._errors import SettingsError
 from warpmpc.learn.controllers import RECORDED, Expert, Mixture
 from warpmpc.learn.errors import DataError
-from warpmpc.learn.loops import Loop, all_devices, closed_loop, spread
+from warpmpc.learn.loops import Loop, begin_loop, closed_loop
 from warpmpc.learn.parquet import encode, record_type
 from warpmpc.learn.policy import Policy
 from warpmpc.learn.settings import DataSettings
@@ -49,7 +48,16 @@ class Shard:
     counts: dict[str, Any]
 
 
-Make = Callable[[int], Shard]
+class Make(Protocol):
+    """Makes any shard of a data set."""
+
+    def __call__(self, index: int) -> Shard:
+        """The shard with this number."""
+        ...
+
+    def begin(self, index: int, device: Any = None) -> Callable[[], Shard]:
+        """Gives a device (None: JAX's) its closed loops; what it returns waits for the shard."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,19 +69,29 @@ class ShardMaker:
         settings: How much data, and the seed.
         bounds: Bounds of valid samples.
         policy: Drives with the share `settings.beta`; None: the expert drives alone.
-        mesh: Devices of this process that share each batch; None: one.  Another process takes all
-            of its own instead.
     """
 
     task: Task
     settings: DataSettings
     bounds: Bounds
     policy: Policy | None
-    mesh: Mesh | None = None
 
     def __call__(self, index: int) -> Shard:
         """The shard with this number."""
-        return make_shard(self.task, self.settings, self.bounds, self.policy, index, self.mesh)
+        return self.begin(index)()
+
+    def begin(self, index: int, device: Any = None) -> Callable[[], Shard]:
+        """Gives a device (None: JAX's) its closed loops; what it returns waits for the shard."""
+        task, settings, seed = self.task, self.settings, seed_of(self.settings, index)
+        x0 = task.starts(settings.rollouts, seed)
+        x0 = x0 if device is None else jax.device_put(x0, device)
+        loops = _begin_loops(task, settings, self.policy, x0, seed)
+        return lambda: _shard(task, settings, self.bounds, (index, seed, self._drives), loops())
+
+    @property
+    def _drives(self) -> bool:
+        """Whether the policy has a share in the inputs."""
+        return self.policy is not None and self.settings.beta > 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the name of the factory instead of the task, which has compiled programs."""
@@ -107,7 +125,7 @@ def _rebuilt(
     task = _task_of(factory)
     if task.solver.problem.hash != wanted:
         raise DataError(f"{factory} builds another problem on this worker than where it was asked.")
-    return ShardMaker(task, settings, bounds, policy, all_devices(settings.rollouts))
+    return ShardMaker(task, settings, bounds, policy)
 
 
 @lru_cache(maxsize=2)
@@ -122,21 +140,16 @@ def seed_of(settings: DataSettings, index: int) -> int:
     return int(sequence.generate_state(1)[0] >> 1)
 
 
-def task_bounds(task: Task, settings: DataSettings, mesh: Mesh | None = None) -> Bounds:
+def task_bounds(task: Task, settings: DataSettings) -> Bounds:
     """Bounds of valid samples, from noise-free closed loops of the expert."""
-    x0 = spread(task.starts(settings.bound_rollouts, seed_of(settings, _BOUNDS_KEY)), mesh)
+    x0 = task.starts(settings.bound_rollouts, seed_of(settings, _BOUNDS_KEY))
     expert = Expert(task.solver, task.shift)
     found = closed_loop(task, expert, task.params, x0, record=_recorded(settings))
     return find_bounds(found.x, _cost(task, found.x, found.u))
 
 
 def make_shard(
-    task: Task,
-    settings: DataSettings,
-    bounds: Bounds,
-    policy: Policy | None,
-    index: int,
-    mesh: Mesh | None = None,
+    task: Task, settings: DataSettings, bounds: Bounds, policy: Policy | None, index: int
 ) -> Shard:
     """The records of one shard.
 
@@ -146,15 +159,18 @@ def make_shard(
         bounds: Bounds of valid samples.
         policy: Drives with the share `settings.beta`; None: the expert drives alone.
         index: Number of the shard.
-        mesh: Devices that share the batch; None: one.
     """
-    seed = seed_of(settings, index)
-    found = _closed_loops(
-        task, settings, policy, spread(task.starts(settings.rollouts, seed), mesh), seed
-    )
+    return ShardMaker(task, settings, bounds, policy)(index)
+
+
+def _shard(
+    task: Task, settings: DataSettings, bounds: Bounds, about: tuple[int, int, bool], found: Loop
+) -> Shard:
+    """The valid pairs of closed loops; `about` is number, seed, and whether a policy drives."""
+    index, seed, drives = about
     x, u, seen = found.x, found.u, found.recorded
     limits = (settings.theta_max, settings.residual_max)
-    cost = None if policy is not None and settings.beta > 0 else _cost(task, x, u)
+    cost = None if drives else _cost(task, x, u)
     valid = valid_samples(x[:, :-1], seen, cost, bounds, limits)
     kept = valid & (np.random.default_rng(seed).random(valid.shape) < settings.keep)
     at = np.nonzero(kept)
@@ -166,7 +182,7 @@ def make_shard(
     records["step"] = at[1]
     if settings.derivatives and len(records):
         plans = seen["plan"][at]
-        slopes = expert_derivatives(task, x[:, :-1][at], plans, mesh)
+        slopes = expert_derivatives(task, x[:, :-1][at], plans)
         good = np.isfinite(slopes).all(axis=(1, 2))
         records["du_dx"] = slopes
         records = records[good]
@@ -176,9 +192,9 @@ def make_shard(
     )
 
 
-def _closed_loops(
+def _begin_loops(
     task: Task, settings: DataSettings, policy: Policy | None, x0: jax.Array, seed: int
-) -> Loop:
+) -> Callable[[], Loop]:
     expert = Expert(task.solver, task.shift)
     controller: Any = expert
     params: Any = task.params
@@ -187,16 +203,14 @@ def _closed_loops(
         beta = jnp.asarray(settings.beta, task.dtype)
         params = {"expert": task.params, "policy": policy.data, "beta": beta}
     given = {"noise": task.noise, "record": _recorded(settings)}
-    return closed_loop(task, controller, params, x0, seed=seed, **given)
+    return begin_loop(task, controller, params, x0, seed=seed, **given)
 
 
 def _recorded(settings: DataSettings) -> tuple[str, ...]:
     return (*RECORDED, "plan") if settings.derivatives else RECORDED
 
 
-def expert_derivatives(
-    task: Task, x: np.ndarray, plans: np.ndarray, mesh: Mesh | None = None
-) -> np.ndarray:
+def expert_derivatives(task: Task, x: np.ndarray, plans: np.ndarray) -> np.ndarray:
     """The expert's du0/dx0 ``[pairs, n_u, n_x]`` at states, from the plans that it had there.
 
     One adjoint solve per input; parts of equal size share one program.
@@ -205,7 +219,7 @@ def expert_derivatives(
     size = min(_DERIVATIVE_PART, len(x))
     for begin in range(0, len(x), size):
         part = np.arange(begin, begin + size) % len(x)  # the last part is filled up
-        given = [spread(jnp.asarray(array[part]), mesh) for array in (x, plans)]
+        given = (jnp.asarray(x[part]), jnp.asarray(plans[part]))
         found.append(np.asarray(_jacobian(task.solver, task.n_u, task.params, *given)))
     return np.concatenate(found)[: len(x)]
 

@@ -7,6 +7,7 @@ expert's program takes longer to compile than a small data set to make.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from warpmpc.learn.task import Noise, Plant, Task
 from warpmpc.sim.rollout import rollout
@@ -55,7 +55,12 @@ class World:
         return after + ball(of_state, x, plant["state"])
 
 
-def closed_loop(  # noqa: PLR0913  (what varies between closed loops of one task)
+def closed_loop(task: Task, controller: Any, params: Any, x0: jax.Array, **more: Any) -> Loop:
+    """Simulates a batch of closed loops; the arguments are those of `begin_loop`."""
+    return begin_loop(task, controller, params, x0, **more)()
+
+
+def begin_loop(  # noqa: PLR0913  (what varies between closed loops of one task)
     task: Task,
     controller: Any,
     params: Any,
@@ -66,8 +71,10 @@ def closed_loop(  # noqa: PLR0913  (what varies between closed loops of one task
     noise: Noise | None = None,
     perturbed: bool = False,
     record: tuple[str, ...] = (),
-) -> Loop:
-    """Simulates a batch of closed loops.
+) -> Callable[[], Loop]:
+    """Begins to simulate a batch of closed loops; what it returns waits for them.
+
+    Until then the device works alone, so that other devices can be given work as well.
 
     Args:
         task: Plant and number of steps.
@@ -104,29 +111,17 @@ def closed_loop(  # noqa: PLR0913  (what varies between closed loops of one task
             record=record,
         )
         x, warm = found.x[:, -1], found.warm_start
-        kept = {name: np.asarray(array) for name, array in found.recorded.items()}
-        parts.append(Loop(np.asarray(found.x[:, 1:]), np.asarray(found.u), kept))
-    states = [np.asarray(x0)[:, None], *(part.x for part in parts)]
-    recorded = {
-        name: np.concatenate([part.recorded[name] for part in parts], axis=1) for name in record
-    }
-    inputs = np.concatenate([part.u for part in parts], axis=1)
-    return Loop(np.concatenate(states, axis=1), inputs, recorded)
+        parts.append({"x": found.x[:, 1:], "u": found.u, **found.recorded})
 
+    def fetched(name: str) -> list[np.ndarray]:
+        return [np.asarray(part[name]) for part in parts]
 
-def all_devices(batch: int) -> Mesh | None:
-    """A mesh of all devices of this process; None for one, or if they cannot share the batch."""
-    devices = jax.local_devices()
-    if len(devices) == 1 or batch % len(devices):
-        return None
-    return Mesh(np.array(devices), ("batch",))
+    def wait() -> Loop:
+        recorded = {name: np.concatenate(fetched(name), axis=1) for name in record}
+        states = np.concatenate([np.asarray(x0)[:, None], *fetched("x")], axis=1)
+        return Loop(states, np.concatenate(fetched("u"), axis=1), recorded)
 
-
-def spread(batch: jax.Array, mesh: Mesh | None) -> jax.Array:
-    """A batch, divided among the devices of a mesh if they can share it."""
-    if mesh is None or len(batch) % mesh.size:
-        return batch
-    return jax.device_put(batch, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
+    return wait
 
 
 def part_length(task: Task, steps: int) -> int:

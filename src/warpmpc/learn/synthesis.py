@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +24,6 @@ from warpmpc.learn.dataset import (
 )
 from warpmpc.learn.errors import DataError
 from warpmpc.learn.files import read_json, write_json
-from warpmpc.learn.loops import all_devices
 from warpmpc.learn.parquet import arrow
 from warpmpc.learn.policy import Policy
 from warpmpc.learn.settings import DataSettings
@@ -45,11 +45,25 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """Makes one shard after the other in this process."""
+    """Makes the shards in this process, in order."""
+
+    def __init__(self, mesh: Mesh | None = None):
+        """Takes the devices of a mesh, of which each makes whole shards; None: that of JAX.
+
+        A shard that devices shared would differ in its last bits.
+        """
+        self._devices = [None] if mesh is None else list(mesh.devices.flat)
 
     def run(self, make: Make, indices: Sequence[int]) -> Iterator[Shard]:
-        """The shards in order."""
-        return map(make, indices)
+        """The shards in order; one is under way on each device."""
+        running: deque[Callable[[], Shard]] = deque()
+        for turn, index in enumerate(indices):
+            device = self._devices[turn % len(self._devices)]
+            if len(running) == len(self._devices):
+                yield running.popleft()()
+            running.append(make.begin(index, device))
+        while running:
+            yield running.popleft()()
 
 
 def synthesize(
@@ -77,11 +91,10 @@ def synthesize(
         folder: Folder of the shards.
         settings: How much data, the seed, and filters.
         **more: `policy` (a `Policy` that drives with the share `settings.beta`), `executor`
-            ("local", "ray", or an `Executor`), `mesh` (a `jax.sharding.Mesh` of devices that share
-            each batch; by default all of this process), `progress` (True for a bar, or a function
-            of shards done and all shards), and further attributes of `Task`, such as `steps`.
+            ("local", "ray", or an `Executor`), `progress` (True for a bar, or a function of shards
+            done and all shards), and further attributes of `Task`, such as `steps` and `noise`.
     """
-    options = {name: more.pop(name, None) for name in ("policy", "executor", "progress", "mesh")}
+    options = {name: more.pop(name, None) for name in ("policy", "executor", "progress")}
     if isinstance(solver, Task):
         if plant is not None or sampler is not None or more:
             raise SettingsError("A Task has its plant and sampler; pass only folder and settings.")
@@ -105,20 +118,18 @@ def _synthesize(
     policy: Policy | None,
     executor: str | Executor | None,
     progress: bool | Report | None,
-    mesh: Mesh | None,
 ) -> Dataset:
     if settings.beta > 0 and policy is None:
         raise SettingsError(f"beta = {settings.beta} needs a policy that drives with this share.")
     arrow()  # without which nothing could be written
     runs = executor_of(executor)
-    mesh = _mesh(mesh, settings)
-    bounds = _begin(task, folder, settings, policy, mesh)
+    bounds = _begin(task, folder, settings, policy)
     missing = [i for i in range(settings.shards) if not is_complete(folder, i)]
     report: Any = ProgressBar() if progress is True else progress or (lambda done, total: None)
     done = settings.shards - len(missing)
     if done:
         _LOG.info("%d of %d shards in %s are complete", done, settings.shards, folder)
-    make = ShardMaker(task, settings, bounds, policy, mesh)
+    make = ShardMaker(task, settings, bounds, policy)
     report(done, settings.shards)
     for shard in runs.run(make, missing):
         write_shard(folder, shard.index, shard.content, shard.counts)
@@ -140,25 +151,12 @@ def executor_of(name: str | Executor | None) -> Executor:
     return name
 
 
-def _mesh(mesh: Mesh | None, settings: DataSettings) -> Mesh | None:
-    if mesh is None:
-        return all_devices(settings.rollouts)
-    if settings.rollouts % mesh.size:
-        raise SettingsError(
-            f"The {mesh.size} devices of the mesh cannot share {settings.rollouts} rollouts per "
-            "shard; choose a multiple."
-        )
-    return mesh
-
-
-def _begin(
-    task: Task, folder: Path, settings: DataSettings, policy: Policy | None, mesh: Mesh | None
-) -> Bounds:
+def _begin(task: Task, folder: Path, settings: DataSettings, policy: Policy | None) -> Bounds:
     """The bounds of valid samples: of the manifest in the folder, or new ones with a new one."""
     wanted = describe(task, settings, policy)
     found = read_json(folder / MANIFEST)
     if found is None:
-        bounds = task_bounds(task, settings, mesh)
+        bounds = task_bounds(task, settings)
         write_json(folder / MANIFEST, {**wanted, "bounds": bounds.to_json()})
         return bounds
     different = [name for name in wanted if name != "versions" and found.get(name) != wanted[name]]
