@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -41,6 +42,14 @@ def test_one_command_does_everything(report, folder):
     for name in ("policy.c", "policy.h", "contract.json", "int8/policy.c", "policy.onnx"):
         assert (folder / "firmware" / name).exists()
     assert Policy.load(folder / "policy.npz").network.sizes == (2, 16, 1)
+
+
+def test_modules_of_the_current_folder_are_found(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_robot_of_this_test.py").write_text("def task():\n    return 5\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    assert main(["learn", "my_robot_of_this_test:task"]) == 2
+    assert "must return a warpmpc.learn.Task, got int" in capsys.readouterr().err
 
 
 def test_parts_take_up_what_is_there(report, folder, capsys):

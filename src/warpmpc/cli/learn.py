@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from dataclasses import replace
@@ -76,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     from warpmpc.learn import make_task
 
     began = time.perf_counter()
+    if os.getcwd() not in sys.path:  # modules of the user, as with `python -m`
+        sys.path.insert(0, os.getcwd())
     task = make_task(name)
     folder = Path(args.out or f"{task.name}_policy")
     data, training = settings(args)
