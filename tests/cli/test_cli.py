@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from warpmpc import systems
 from warpmpc.cli import environment
 from warpmpc.cli.main import build_parser, commands, main
 from warpmpc.codegen.cache import cache_folder
@@ -57,6 +58,38 @@ def test_kernel_cache_is_the_one_warp_uses(monkeypatch, tmp_path, moved):
     assert environment.warp_cache_folder() == Path(told.splitlines()[-1])
 
 
+def test_system_json(capsys):
+    """Sizes of the published cartpole; K in full has both triangles."""
+    assert main(["info", "cartpole", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["horizon"], report["n_x"], report["n_u"]) == (100, 4, 1)
+    assert report["n"] == 505
+    solver = systems.make("cartpole").solver()
+    K = solver.qp.structure.kkt.K_pattern
+    assert report["nnz_K"] == 2 * K.nnz - K.n_cols
+    assert report["n_params"] == 4 + sum(report["params"].values())
+    assert sum(g["stages"] for g in report["programs"]) == 101
+    assert report["bytes_per_instance"] == solver.bytes_per_instance
+    if report["engine"] == "staged":
+        assert report["nnz_L"] == solver.qp.loop.program.n_L
+
+
+def test_system_text(capsys):
+    assert main(["info", "obstacles"]) == 0  # the short name of quadrotor_obstacles
+    text = capsys.readouterr().out
+    for part in ("quadrotor_obstacles: ", "horizon 40", "1 SQP x 100 ADMM", "MB per instance"):
+        assert part in text
+
+
+@pytest.mark.slow
+def test_system_info_of_the_humanoid(capsys):
+    pytest.importorskip("mujoco")
+    assert main(["info", "humanoid"]) == 0
+    text = capsys.readouterr().out
+    assert "n = 1704, m = 3234" in text
+    assert "nnz(K) = 63142" in text
+
+
 def test_pattern_json(capsys):
     assert main(["info", "--pattern", "ldl_benchmark", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -89,6 +122,9 @@ def test_pattern_text_and_figures(capsys, tmp_path):
         (["--pattern", "cartpole", "--segments", "0"], "at least 1, got 0"),
         (["--figures", "somewhere"], "--figures needs --pattern"),
         (["--segments", "0"], "--segments needs --pattern"),
+        (["carpole"], "Unknown system 'carpole'"),
+        (["cartpole", "--pattern", "cartpole"], "NAME and --pattern are different reports"),
+        (["cartpole", "--figures", "somewhere"], "--figures needs --pattern"),
     ],
 )
 def test_mistakes_are_one_line(capsys, arguments, message):

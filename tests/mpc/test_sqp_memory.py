@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sqp_cases import FIXED, FIXED_QP, TIGHT, arm
 
-from warpmpc import MPCSolver
+from warpmpc import MPCSolver, systems
 from warpmpc.mpc.batching import result_values
 from warpmpc.qp import batching as batches
 from warpmpc.systems import car, cartpole, linear, quadrotor, quadrotor_obstacles
@@ -95,6 +95,17 @@ def test_parts(case):
 def test_systems(name, fused):
     system = SYSTEMS[name].make()
     check_solves(system.problem, replace(system.settings, fused=fused), "float32")
+
+
+@pytest.mark.slow
+def test_humanoid():
+    """The largest system needs at most 0.95 MB in float32."""
+    pytest.importorskip("mujoco")
+    system = systems.make("humanoid")
+    solver = system.solver()
+    memory = reserved(solver._solve.compiled, *arguments(solver, BATCH))
+    needed = memory.temp_size_in_bytes / BATCH
+    assert needed <= solver.bytes_per_instance <= min(0.95e6, MOST * needed)
 
 
 @pytest.mark.slow

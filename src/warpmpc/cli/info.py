@@ -1,4 +1,4 @@
-"""`warpmpc info`: this machine, or the symbolic analysis of one benchmark pattern."""
+"""`warpmpc info`: this machine, a benchmark system, or the symbolic analysis of one pattern."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 from warpmpc._errors import SettingsError
 from warpmpc.cli.arguments import epilog
 from warpmpc.cli.environment import describe
+from warpmpc.cli.system_info import describe_system, format_system
 from warpmpc.codegen.cache import CACHE_VARIABLE
 
 if TYPE_CHECKING:
     from warpmpc.viz import PatternAnalysis
 
-HELP: str = "versions, devices and what works; or the analysis of one benchmark pattern"
+HELP: str = "versions, devices and what works; sizes of a system; or the analysis of one pattern"
 EPILOG: str = epilog("""\
   warpmpc info                                    versions, devices, what works and what does not
   warpmpc info --json                             the same for a script
+  warpmpc info humanoid                           sizes, fill, engine and memory of a system
   warpmpc info --pattern cartpole --ordering stage --figures figures
                                                   sizes, fill and levels of a KKT matrix, drawn
 """)
@@ -25,6 +27,7 @@ EPILOG: str = epilog("""\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a system, for example humanoid")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     pattern = parser.add_argument_group("analysis of a pattern")
     pattern.add_argument("--pattern", metavar="NAME", help="a KKT pattern, for example cartpole")
@@ -36,10 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the report."""
     if args.pattern is not None:
+        if args.name is not None:
+            raise SettingsError("NAME and --pattern are different reports; give one of the two.")
         return _run_pattern(args)
     for option in ("ordering", "segments", "figures"):
         if getattr(args, option) is not None:
             raise SettingsError(f"--{option} needs --pattern NAME.")
+    if args.name is not None:
+        found = describe_system(args.name)
+        print(json.dumps(found, indent=2) if args.json else format_system(found))
+        return 0
     report = describe()
     print(json.dumps(report, indent=2) if args.json else format_environment(report))
     return 0

@@ -201,7 +201,8 @@ class QPSolver:
     def values_per_instance(self) -> int:
         """Number of values in memory while one instance is solved, an estimate from above."""
         more = 0 if self._polish is None else self._polish.values_per_instance
-        return self.loop.values_per_instance + self.structure.values_for_scaling + more
+        scaled = self.structure.values_for_scaling(matrices=self.loop.reads_matrices)
+        return self.loop.values_per_instance + scaled + more
 
     @property
     def bytes_per_instance(self) -> int:

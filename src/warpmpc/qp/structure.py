@@ -214,14 +214,23 @@ class QPStructure:
     def n_data(self) -> int:
         """Number of values of one QP."""
         of_rows = 2 * self.n_cons + 4 * self.soft_rows.size
-        return self.P_pattern.nnz + self.A_pattern.nnz + self.n_vars + of_rows
+        return self.n_matrices + self.n_vars + of_rows
 
     @property
-    def values_for_scaling(self) -> int:
-        """Number of values that a scaled copy of one QP and its proximal maps need."""
+    def n_matrices(self) -> int:
+        """Number of values of P and A."""
+        return self.P_pattern.nnz + self.A_pattern.nnz
+
+    def values_for_scaling(self, *, matrices: bool) -> int:
+        """Number of values that a scaled copy of one QP and its proximal maps need.
+
+        Args:
+            matrices: Whether the copies of P and A are kept while the loop runs.
+        """
         scaled = self._nominal is not None or self.settings.scaling > 0
         proximal = 0 if self.soft is None else 4 * self.n_cons
-        return proximal + (self.n_data if scaled else 0)
+        copied = self.n_data if matrices else self.n_data - self.n_matrices
+        return proximal + (copied if scaled else 0)
 
     def assemble(
         self, P: jax.Array, A: jax.Array, rho: jax.Array, order: IntArray | None = None

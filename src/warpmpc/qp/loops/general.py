@@ -55,10 +55,12 @@ class ADMMLoop(Protocol):
     """Runs the iteration from scaled (x, s, y) until every instance is done.
 
     Instances whose status is not MAX_ITER at the start are left alone.  `values_per_instance`
-    counts the values that a loop keeps in memory at a time.
+    counts the values that a loop keeps in memory at a time.  `reads_matrices`: whether it reads P
+    and A while it runs, and not K alone.
     """
 
     lanes: int
+    reads_matrices: bool
     values_per_instance: int
 
     def run(self, problem: ScaledQP, start: tuple[jax.Array, ...], status: jax.Array) -> LoopEnd:
@@ -68,6 +70,8 @@ class ADMMLoop(Protocol):
 
 class GenericLoop:
     """The loop written with JAX around an engine that solves linear systems."""
+
+    reads_matrices = True
 
     def __init__(self, engine: KKTEngine, structure: QPStructure):
         """Keeps the engine.

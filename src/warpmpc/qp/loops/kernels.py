@@ -55,6 +55,7 @@ class KernelLoop:
     """
 
     lanes = LANES
+    reads_matrices = False
 
     def __init__(
         self,
