@@ -50,6 +50,33 @@ def test_the_first_stage_runs_the_program_of_the_others_and_the_rest():
     assert first.n_ops == other.n_ops + 2
 
 
+def test_the_stage_before_a_smaller_last_one():
+    """Its inputs are the first ones of those of the others, which have zeros for the rest."""
+    x, y = ca.SX.sym("x", N), ca.SX.sym("y", 2)
+    shared = [ca.sin(x[0]) * x[1], x[2] / x[3]]
+    short = translate(ca.Function("short", [x], [ca.vertcat(*shared)]))
+    more = ca.vertcat(*shared, 0, 0)
+    long = translate(ca.Function("long", [ca.vertcat(x, y)], [more]))
+    x_rows = np.arange(3)[:, None] * 3 + np.arange(N + 2)
+    given = [
+        StageCase(long, np.array([0, 1]), (x_rows[:2],), (np.arange(8).reshape(2, 4),)),
+        StageCase(short, np.array([2]), (x_rows[2:, :N],), (np.array([[8, 9]]),)),
+    ]
+    found = merged_cases(shared_cases(given, long=0))
+    assert sorted(case.program.n_ops for case in found) == [0, short.n_ops]
+    joined = max(found, key=lambda case: case.program.n_ops)
+    assert sorted(np.asarray(joined.stages).tolist()) == [0, 1, 2]
+    np.testing.assert_array_equal(np.sort(joined.in_rows[0], axis=0), x_rows[:, :N])
+    kernels = StageKernels("smaller", found, ["x"], {"s": 10}, "float64")
+    at = np.random.default_rng(0).normal(size=(1, 12, 32))
+    (values,) = kernels(jnp.asarray(at))
+    for rows, targets in zip(x_rows, ((0, 1), (4, 5), (8, 9)), strict=True):
+        a, b, c, d = at[0, rows[:N]]
+        np.testing.assert_allclose(values[0, targets[0]], np.sin(a) * b, rtol=1e-14)
+        np.testing.assert_allclose(values[0, targets[1]], c / d, rtol=1e-14)
+    assert not np.asarray(values)[0, [2, 3, 6, 7]].any()
+
+
 def test_short_programs_stay_as_they_are():
     given = cases()
     assert shared_cases(given) == given

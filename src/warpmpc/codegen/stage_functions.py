@@ -96,7 +96,9 @@ def _divided(
 ) -> list[StageCase]:
     """The stages of a case with the program of another one, and what is missing; or nothing."""
     sizes = (case.program.output_sizes, other.program.output_sizes)
-    if case.program.input_sizes != other.program.input_sizes or sizes[0] == sizes[1]:
+    # The stage before a smaller last one has fewer variables: the first ones of every input.
+    own, given = other.program.input_sizes, case.program.input_sizes
+    if any(size > most for size, most in zip(own, given, strict=True)) or sizes[0] == sizes[1]:
         return []  # equal ones are joined by `merged_cases`
     within = elements_within(inner, outer)
     if within is None:
@@ -105,10 +107,13 @@ def _divided(
         np.setdiff1d(np.arange(size, dtype=np.int32), elements)
         for size, elements in zip(sizes[0], within, strict=True)
     ]
-    programs = ((other.program, within), (case.program.part(rest), rest))
+    first = _columns(case.in_rows, [np.arange(size, dtype=np.int32) for size in own])
     return [
-        replace(case, program=program, out_rows=_columns(case.out_rows, elements))
-        for program, elements in programs
+        replace(case, program=program, in_rows=in_rows, out_rows=_columns(case.out_rows, elements))
+        for program, in_rows, elements in (
+            (other.program, first, within),
+            (case.program.part(rest), case.in_rows, rest),
+        )
     ]
 
 
@@ -252,9 +257,21 @@ def stage_source(
     arrays: tuple[Sequence[str], Sequence[str]],
     dtype: str,
     title: str = "",
+    *,
+    changes: bool = False,
 ) -> KernelSource:
-    """The kernel `name`, which takes the inputs, the table, n_items and the outputs."""
-    inputs, outputs = [f"{array}_in" for array in arrays[0]], [f"{a}_out" for a in arrays[1]]
+    """The kernel `name`, which takes the inputs, the table, n_items and the outputs.
+
+    Args:
+        name: Name of the kernel.
+        plan: What it evaluates.
+        arrays: Names of the input arrays and of the output arrays.
+        dtype: "float32" or "float64".
+        title: One line for readers of the generated file.
+        changes: Whether the output arrays exist already, and other rows of them are kept.
+    """
+    suffix = "io" if changes else "out"
+    inputs, outputs = [f"{array}_in" for array in arrays[0]], [f"{a}_{suffix}" for a in arrays[1]]
     return KernelSource(
         name=name,
         title=title or name,
@@ -269,7 +286,7 @@ def stage_source(
         merged=32,
         body=lambda: _body(plan, inputs, outputs, dtype),
         plans=[plan],
-        content=module_key(name, plan, arrays, dtype),
+        content=module_key(name, plan, (inputs, outputs), dtype),
     )
 
 

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.codegen.from_casadi import derivation, kept_program, translate
+from warpmpc.codegen.kernel_source import KernelSource
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
 from warpmpc.mpc.parameters import Parameters, ParameterSplit
 from warpmpc.problem.mpc_problem import MPCProblem, array_digest, digest
@@ -294,6 +295,10 @@ class StageEvaluator:
         return self.kernels(
             "linearize", lambda m, n: m.linearize(n, names), self.point_rows, outputs
         )
+
+    def to_load(self) -> list[tuple[KernelSource, int]]:
+        """The kernels of an iteration with their threads per block, for `load_all`."""
+        return [*self._evaluate.to_load(), *self._linearize.to_load()]
 
     def linearize(self, z: jax.Array, p: Vectors, y: jax.Array) -> QPData:
         """The QP at a point; y are multipliers for the exact Hessian."""

@@ -53,7 +53,8 @@ def _native(length: int, dtype: str) -> tuple[StageKernels, float, float]:
         start = time.perf_counter()
         case = StageCase(translate(function), np.array([0]), (rows, rows), (rows,))
         kernels = StageKernels(f"translate_{length}", [case], ["x", "u"], {"s": SIZE}, dtype)
-        form(kernels.source)
+        for source in kernels.sources:
+            form(source)
         exported = time.perf_counter()
         kernels.build()
     return kernels, exported - start, time.perf_counter() - exported

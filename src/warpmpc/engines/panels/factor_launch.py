@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.codegen.kernel_source import Argument
+from warpmpc.codegen.kernel_source import Argument, KernelSource
 from warpmpc.engines.panels.factor_plan import PanelFactor, deal_factor
 from warpmpc.engines.panels.factor_source import FACTOR_TABLES, panel_factor_kernel
 from warpmpc.engines.panels.shape import factor_bytes, factor_registers, scratch_numbers
@@ -45,18 +45,24 @@ class PanelLDL:
         """New factors of the tiles marked in `todo`; other tiles keep theirs."""
         return self._launch({"K_in": K, "todo_in": todo, "factor_io": factor}, {}, warps)
 
+    def kernel(self, warps: int) -> KernelSource:
+        """The kernel for a number of warps."""
+        needed = factor_bytes(self._plan.n_slots, self._dtype)
+        scratch = scratch_numbers(needed, warps, self._dtype)
+        return panel_factor_kernel(
+            self._dtype, warps, scratch, factor_registers(warps, self._dtype)
+        )
+
     def _launch(
         self,
         arrays: dict[str, jax.Array],
         outputs: dict[str, tuple[int, ...]],
         warps: int,
     ) -> jax.Array:
-        n_working = self._plan.n_slots
-        scratch = scratch_numbers(factor_bytes(n_working, self._dtype), warps, self._dtype)
-        registers = factor_registers(warps, self._dtype)
+        sizes = {"n_L": self._n_L, "n_working": self._plan.n_slots}
         found = run(
-            panel_factor_kernel(self._dtype, warps, scratch, registers),
-            {**arrays, **self._tables(warps), "n_L": self._n_L, "n_working": n_working},
+            self.kernel(warps),
+            {**arrays, **self._tables(warps), **sizes},
             outputs,
             threads=arrays["K_in"].shape[0] * warps * LANES,
             block=warps * LANES,

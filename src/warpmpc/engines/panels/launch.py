@@ -13,6 +13,7 @@ from collections.abc import Collection
 import jax
 import numpy as np
 
+from warpmpc.codegen.kernel_source import KernelSource
 from warpmpc.engines.ldl.launch import SEGMENTS, TableLDL, launch_shape
 from warpmpc.engines.ldl.schedule import build_schedule
 from warpmpc.engines.panels.factor_launch import PanelLDL, on_device
@@ -101,6 +102,26 @@ class PanelKernels:
             return self._ldl.refactor(factor, K, todo, launch_shape(K.shape[0], self.dtype))
         return self._ldl.refactor(factor, K, todo, self.shape(K.shape[0]).factor_warps)
 
+    def to_load(self, tiles: int) -> list[tuple[KernelSource, int]]:
+        """Kernels that are launched on a number of tiles, for `load_all`."""
+        shape = self.shape(tiles)
+        found = [(self._loop_kernel(shape, tiles), (shape.warps + 1) * LANES)]
+        if isinstance(self._ldl, PanelLDL):
+            found.append((self._ldl.kernel(shape.factor_warps), shape.factor_warps * LANES))
+        return found
+
+    def _loop_kernel(self, shape: PanelShape, tiles: int) -> KernelSource:
+        warps = shape.warps + 1
+        needed = loop_bytes(self.n_slots, shape.warps, shape.lead, self.dtype)
+        return panel_admm_kernel(
+            self.dtype,
+            shape.warps,
+            shape.lead,
+            scratch_numbers(needed, warps, self.dtype),
+            register_limit(needed, warps, tiles),
+            self.soft_nodes.size > 0,
+        )
+
     def iterate(
         self,
         factor: jax.Array,
@@ -115,15 +136,6 @@ class PanelKernels:
         tiles = state.X.shape[0]
         shape = self.shape(tiles)
         warps = shape.warps + 1
-        needed = loop_bytes(self.n_slots, shape.warps, shape.lead, self.dtype)
-        kernel = panel_admm_kernel(
-            self.dtype,
-            shape.warps,
-            shape.lead,
-            scratch_numbers(needed, warps, self.dtype),
-            register_limit(needed, warps, tiles),
-            self.soft_nodes.size > 0,
-        )
         inputs = loop_inputs(factor, R, data, numbers, begin, self._tables)
         sizes = {
             "n_L": self.program.n_L,
@@ -131,7 +143,7 @@ class PanelKernels:
             "window_rows": window_rows(self.n_slots, shape.warps),
         }
         return launch_loop(
-            kernel,
+            self._loop_kernel(shape, tiles),
             {**inputs, **self._of_sweeps(shape.warps), **sizes},
             data,
             state,

@@ -2,11 +2,16 @@
 
 Reads: `StageCase`s and arrays ``[tiles, rows, 32]``.  Produces: `StageKernels`, callable under
 `jax.jit` on CPU and CUDA.
+
+Several long programs are a kernel each: a compiler works on one kernel with one core, so that
+kernels are compiled at the same time.  The first kernel then makes the output arrays, and every
+other one writes its own rows of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from keyword import iskeyword
 
@@ -16,8 +21,10 @@ import numpy as np
 
 from warpmpc._errors import CodegenError, ProblemError
 from warpmpc.codegen.kernel_source import KernelSource
+from warpmpc.codegen.sharing import LONG
 from warpmpc.codegen.stage_functions import (
     StageCase,
+    StagePlan,
     merged_cases,
     plan_stages,
     shared_cases,
@@ -33,6 +40,15 @@ _MOST_THREADS = 2**31 - 1
 _TAKEN = ("BODY", "wp")  # names of the generated module
 
 
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """One of the kernels: its plan, its table on the device, and its declaration."""
+
+    plan: StagePlan
+    table: jax.Array
+    source: KernelSource
+
+
 class StageKernels:
     """Evaluates programs at their stages, every output row exactly once."""
 
@@ -44,8 +60,9 @@ class StageKernels:
         outputs: Mapping[str, int],
         dtype: str,
         title: str = "",
+        long: int = LONG,
     ):
-        """Checks the rows and plans the launch; the source is generated at the first call.
+        """Checks the rows and plans the launches; the source is generated at the first call.
 
         Args:
             name: Name of the kernel, an identifier.
@@ -54,28 +71,51 @@ class StageKernels:
             outputs: Name of each output array and how many rows it has.
             dtype: "float32" or "float64".
             title: One line for readers of the generated file.
+            long: Operations from which on a program has a kernel of its own, if there are several.
         """
         self.name, self.dtype, self._title = name, dtype, title
         self._inputs, self._outputs = tuple(inputs), dict(outputs)
         _check_names(name, self._inputs, tuple(self._outputs))
         _check_cases(name, cases, len(self._inputs), tuple(self._outputs.items()))
-        self._plan = plan_stages(merged_cases(shared_cases(cases)))
+        self.plans = [
+            plan_stages(some) for some in _divided(merged_cases(shared_cases(cases)), long)
+        ]
         self._rows_read = [
             max(int(np.max(case.in_rows[i], initial=-1)) + 1 for case in cases)
             for i in range(len(self._inputs))
         ]
-        with jax.ensure_compile_time_eval():
-            self._table = jnp.asarray(self._plan.table)
 
     @cached_property
-    def source(self) -> KernelSource:
-        """The declaration of the kernel; its text is generated when a form of it is asked for."""
+    def _parts(self) -> list[_Part]:
+        """The kernels, the one with the longest program first."""
         arrays = (self._inputs, tuple(self._outputs))
-        return stage_source(self.name, self._plan, arrays, self.dtype, self._title)
+        with jax.ensure_compile_time_eval():
+            tables = [jnp.asarray(plan.table) for plan in self.plans]
+        sources = [
+            stage_source(
+                f"{self.name}_{i}" if i else self.name,
+                plan,
+                arrays,
+                self.dtype,
+                self._title,
+                changes=i > 0,
+            )
+            for i, plan in enumerate(self.plans)
+        ]
+        return [_Part(*part) for part in zip(self.plans, tables, sources, strict=True)]
+
+    @property
+    def sources(self) -> list[KernelSource]:
+        """Declarations of the kernels; their text is generated when a form of it is asked for."""
+        return [part.source for part in self._parts]
+
+    def to_load(self) -> list[tuple[KernelSource, int]]:
+        """The kernels with their threads per block, for `load_all`."""
+        return [(source, _BLOCK) for source in self.sources]
 
     def build(self) -> None:
-        """Compiles the kernel, or loads it from Warp's cache; otherwise the first call does."""
-        load_all([(self.source, _BLOCK)])
+        """Compiles the kernels, or loads them from Warp's cache; otherwise the first call does."""
+        load_all(self.to_load())
 
     def __call__(self, *tiles: jax.Array) -> tuple[jax.Array, ...]:
         """Outputs ``[T, rows_j, 32]`` of inputs ``[t_i, rows_i, 32]``, with T the largest t_i.
@@ -94,21 +134,35 @@ class StageKernels:
                     f"{self.dtype}[tiles, at least {n_rows} rows, {LANES}]."
                 )
         n_tiles = max(tile.shape[0] for tile in tiles)
-        n_items = self._plan.n_items
+        n_items = max(plan.n_items for plan in self.plans)
         if n_tiles * n_items * LANES > _MOST_THREADS:
             raise ProblemError(
                 f"{self.name}: {n_tiles} tiles times {n_items} stages are too many for one launch; "
                 "split the batch."
             )
         given = {f"{name}_in": tile for name, tile in zip(self._inputs, tiles, strict=True)}
-        found = run(
-            self.source,
-            {**given, "table_in": self._table, "n_items": n_items},
-            {f"{name}_out": (n_tiles, rows, LANES) for name, rows in self._outputs.items()},
-            threads=n_tiles * n_items * LANES,
-            block=_BLOCK,
-        )
-        return tuple(found.values())
+        shapes = {f"{name}_out": (n_tiles, rows, LANES) for name, rows in self._outputs.items()}
+        changed: dict[str, jax.Array] = {}
+        for part in self._parts:
+            n_items = part.plan.n_items
+            found = run(
+                part.source,
+                {**given, **changed, "table_in": part.table, "n_items": n_items},
+                {} if changed else shapes,
+                threads=n_tiles * n_items * LANES,
+                block=_BLOCK,
+            )
+            changed = dict(zip((f"{n}_io" for n in self._outputs), found.values(), strict=True))
+        return tuple(changed.values())
+
+
+def _divided(cases: Sequence[StageCase], long: int) -> list[list[StageCase]]:
+    """Cases of each kernel, the longest program first; short programs share the last kernel."""
+    alone = sorted((c for c in cases if c.program.n_ops >= long), key=lambda c: -c.program.n_ops)
+    if len(alone) < 2:
+        return [list(cases)]
+    rest = [case for case in cases if case.program.n_ops < long]
+    return [[case] for case in alone] + ([rest] if rest else [])
 
 
 def _check_names(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from warpmpc.codegen.native.line_search import REPORT_ROWS
+from warpmpc.engines.runtime.ffi import load_all
 from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.mpc.line_search import Trial, choose, theta
 from warpmpc.mpc.parameters import Parameters
@@ -20,6 +21,7 @@ from warpmpc.mpc.settings import SQPSettings, Tolerances
 from warpmpc.mpc.sqp.subproblem import MOST_LOST, Subproblem, is_data_finite
 from warpmpc.mpc.stage_evaluation import Evaluation, StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, MPCWarmStart, QPState
+from warpmpc.qp.loops.kernels import KernelLoop
 from warpmpc.qp.products import QPMatrices, norm, total
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import QPData
@@ -228,6 +230,7 @@ class SQPIteration:
             always: Whether instances move that are converged already; with a fixed number of
                 iterations they do.
         """
+        self._load(now.z.shape[0])
         always = always or not self.settings.converges
         active = now.status == MPCStatus.MAX_ITER
         if always:
@@ -281,6 +284,12 @@ class SQPIteration:
             theta=theta(at_new, self.settings),
         )
         return jax.tree.map(lambda new, old: jnp.where(active, new, old), after, now)
+
+    def _load(self, tiles: int) -> None:
+        """Compiles all kernels of an iteration at the same time, the shortest first."""
+        loop = self.qp.loop
+        of_loop = loop.to_load(tiles) if isinstance(loop, KernelLoop) else []
+        load_all([*of_loop, *self.programs.to_load()])
 
     def phase_cycles(self, p: Parameters, start: MPCWarmStart) -> dict[str, float] | None:
         """Mean cycles of the phases inside one launch; None where a solve is several launches.

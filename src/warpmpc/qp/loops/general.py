@@ -55,8 +55,8 @@ class ADMMLoop(Protocol):
     """Runs the iteration from scaled (x, s, y) until every instance is done.
 
     Instances whose status is not MAX_ITER at the start are left alone.  `values_per_instance`
-    counts the values that a loop keeps in memory at a time.  `reads_matrices`: whether it reads P
-    and A while it runs, and not K alone.
+    counts the values that a loop keeps in memory at a time.  `reads_matrices`: whether it needs the
+    scaled P and A while it runs, and not K alone.
     """
 
     lanes: int

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._errors import PatternError, SettingsError
+from warpmpc.codegen.kernel_source import KernelSource
 from warpmpc.engines.panels.launch import PanelKernels
 from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.tiles import LANES, tile_count
@@ -52,10 +53,11 @@ class KernelLoop:
     Attributes:
         program: Elimination of the kernels; that with one side, if others may be chosen.
         values_per_instance: Number of values in memory while an instance is solved.
+        reads_matrices: Whether scaled copies of P and A are kept beside K: XLA frees them where the
+            loop is a single launch.
     """
 
     lanes = LANES
-    reads_matrices = False
 
     def __init__(
         self,
@@ -76,6 +78,8 @@ class KernelLoop:
         # Factors twice while rho changes; then the vectors of the loop.
         factors = (n_L + n) * (2 if structure.settings.adaptive_rho_every else 1)
         self.values_per_instance = self.program.K_order.size + factors + 8 * n
+        settings = structure.settings
+        self.reads_matrices = settings.check_every > 0 or settings.adaptive_rho_every > 0
         if structure.settings.check_every:
             self.values_per_instance += 2 * n
         self.values_per_instance += 4 * kernels.soft_nodes.size
@@ -88,6 +92,10 @@ class KernelLoop:
     def kernels_at(self, tiles: int) -> LoopKernels:
         """Kernels for a number of tiles."""
         return self._kernels if self._variants is None else self._variants.at(tiles)
+
+    def to_load(self, tiles: int) -> list[tuple[KernelSource, int]]:
+        """Kernels for a number of tiles, where there is no choice of them that is measured."""
+        return self._kernels.to_load(tiles) if self._variants is None else []
 
     def staged_at(self, tiles: int) -> StagedKernels | None:
         """Straight-line kernels for a number of tiles; None where there are no such kernels."""
