@@ -1,5 +1,7 @@
 """Programs as JAX functions against CasADi's own evaluation."""
 
+import time
+
 import casadi as ca
 import jax
 import jax.numpy as jnp
@@ -8,9 +10,12 @@ import pytest
 from codegen_cases import all_operations, differences, edge_pairs
 
 from warpmpc._errors import ProblemError
+from warpmpc.codegen import emit_jax
 from warpmpc.codegen.emit_jax import _kept, jax_function
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.ir import Op
+from warpmpc.symbolic.derivatives.stage_model import HessianRule, StageModel
+from warpmpc.systems import humanoid
 from warpmpc.systems.synthetic import sample, synthetic_function
 
 ACCURACY = {"float32": 2e-6, "float64": 1e-14}
@@ -148,3 +153,36 @@ class TestRefusals:
     def test_shape(self, shape):
         with pytest.raises(ProblemError, match=r"i0 has shape .* must have length 3"):
             self.function(jnp.zeros(shape), jnp.zeros(2))
+
+
+def test_long_programs_on_a_gpu_warn(monkeypatch):
+    """XLA for CUDA would seem to hang."""
+    function = jax_function(translate(synthetic_function(4200)))
+    x, u = sample(np.random.default_rng(0), 2)
+    monkeypatch.setattr(emit_jax.jax, "default_backend", lambda: "gpu")
+    with pytest.warns(RuntimeWarning, match=r"has 4\d\d\d operations: .* Evaluate it natively"):
+        jax.eval_shape(function, x, u)
+
+
+@pytest.mark.slow
+def test_a_stage_of_the_humanoid():
+    """Violations and rows of a stage; compile time grows no faster than the length."""
+    pytest.importorskip("mujoco")
+    problem = humanoid.build(7)
+    rng, rates = np.random.default_rng(0), []
+    for k, outputs in ((7, None), (7, ["q", "A"])):
+        model = StageModel.build(problem, problem.stages[k], HessianRule())
+        casadi = model.evaluate("f") if outputs is None else model.linearize("f", outputs)
+        program = translate(casadi)
+        function = jax.jit(jax_function(program))
+        given = [0.1 * rng.normal(size=(3, size)) for size in program.input_sizes]
+        begin = time.process_time()
+        compiled = function.lower(*given).compile()
+        rates.append((time.process_time() - begin) / program.n_ops)
+        for b in range(3):
+            wanted = casadi.call([array[b] for array in given])
+            for found, value in zip(compiled(*given), wanted, strict=True):
+                np.testing.assert_allclose(found[b], value.nonzeros(), rtol=1e-10, atol=1e-10)
+    assert program.n_ops > 6000
+    assert rates[1] < 3 * rates[0]
+    assert rates[1] < 0.02

@@ -8,8 +8,9 @@ each of them.  In a long program that doubles the work again and again: compile 
 some thousand operations.  What XLA calls expensive it computes once, and a division counts as such;
 so values that are worth keeping are divided by a one that only the code generator behind XLA
 recognises.  The bits stay the same, the division is gone from the machine code, and compile time
-grows linearly.  That is XLA on the CPU; on CUDA it takes 5 seconds for 2000 operations and more
-than a minute for 5000, and long programs are a matter of `codegen.emit_native`.
+grows linearly: 2 ms per operation, also for a stage of the humanoid with 31 000 of them.  That is
+XLA on the CPU; on CUDA it takes 5 seconds for 2000 operations and more than a minute for 5000.
+Long programs are therefore a matter of `codegen.emit_native`, and a warning says so there.
 
 Deviations from CasADi: subnormal numbers count as zero, as everywhere in XLA, and `erfinv` has all
 its digits where CasADi's is wrong by up to 3e-6.
@@ -17,6 +18,7 @@ its digits where CasADi's is wrong by up to 3e-6.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import jax
@@ -31,6 +33,8 @@ Arrays = tuple[jax.Array, ...]
 
 # Operations that a loop may repeat, and that a loop may have.
 _REPEATED, _LONGEST = 20, 100
+# Operations that XLA compiles for CUDA within a minute.
+_LONG_ON_CUDA = 4000
 
 
 def _number(condition: jax.Array, like: jax.Array) -> jax.Array:
@@ -123,6 +127,7 @@ def jax_function(program: ScalarProgram) -> Callable[..., Arrays]:
     operations = [array.tolist() for array in (program.ops, program.left, program.right, kept)]
 
     def function(*arrays: jax.Array) -> Arrays:
+        _warn_if_slow(program)
         values, like = _leaves(program, arrays)
         one = _hidden_one(values[0]) if program.n_inputs else like
         for op, left, right, keep in zip(*operations, strict=True):
@@ -132,6 +137,18 @@ def jax_function(program: ScalarProgram) -> Callable[..., Arrays]:
         return tuple(_stacked(values, output.tolist(), like) for output in program.outputs)
 
     return function
+
+
+def _warn_if_slow(program: ScalarProgram) -> None:
+    """Says before XLA begins that it will take long."""
+    if program.n_ops > _LONG_ON_CUDA and jax.default_backend() == "gpu":
+        warnings.warn(
+            f"{program.name} has {program.n_ops} operations: XLA needs minutes to hours to compile "
+            "them for a GPU.  Evaluate it natively, as MPCSolver does, or on the CPU: "
+            'jax.default_device(jax.devices("cpu")[0]) and JAX_PLATFORMS=cpu.',
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _kept(program: ScalarProgram) -> np.ndarray:
