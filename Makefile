@@ -9,7 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check all format docs release clean
+.PHONY: help demo test quick check all format docs pages deploy notebooks release clean
 # Tests that need few kernels: about two minutes on two cores together with `check`.
 QUICK := $(wildcard tests/test_*.py) tests/cli tests/codegen tests/docs/test_site.py tests/problem tests/sim \
 	tests/symbolic tests/systems tests/viz
@@ -27,7 +27,7 @@ test: check docs ## set up, check format, lint, types and documentation, run the
 quick: check ## format, lint, types and the tests that run in two minutes on two cores
 	$(BIN)/pytest -q -n 2 -m 'not slow and not gpu' $(QUICK)
 
-all: check docs ## the same with the tests marked slow
+all: check pages ## the same with the tests marked slow, and all pages opened in a browser
 	$(BIN)/pytest -n 2
 
 check: $(VENV)/.test ## format, lint and types only
@@ -41,6 +41,16 @@ format: $(VENV)/.test ## format the code and fix what the linter can fix
 
 docs: $(VENV)/.docs ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+pages: docs ## open all pages of the documentation in a headless Chromium, where there is one
+	$(BIN)/python tools/check_pages.py --site site --screenshots figures/pages $(REQUIRE)
+
+deploy: $(VENV)/.docs ## add this commit to the versions of the site on the branch gh-pages, and push it
+	$(BIN)/python tools/deploy_site.py --push
+
+notebooks: $(VENV)/.notebooks ## run all notebooks and keep their outputs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[viz,learn,robots]'
+	$(BIN)/python tools/notebooks.py
 
 release: $(VENV)/.release ## build wheel and source archive, check them, and try the wheel elsewhere
 	$(BIN)/python tools/release.py

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from PIL import Image
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 
@@ -29,15 +30,17 @@ def test_how_it_works(tmp_path):
 
 
 def test_hero(tmp_path, monkeypatch):
-    """With invented trajectories: the closed loops of the systems have tests of their own."""
+    """With invented trajectories: the closed loops of the system have tests of their own."""
     module = script("hero")
-    sizes = {"cartpole": 4, "quadrotor_obstacles": 12}
     rng = np.random.default_rng(0)
+    monkeypatch.setattr(module, "FRAMES", 3)
     monkeypatch.setattr(
-        module, "closed_loops", lambda name: rng.uniform(-0.3, 0.3, (3, 70, sizes[name]))
+        module, "closed_loops", lambda batch: rng.uniform(-1, 1, (batch, 5, 12)).cumsum(axis=1) / 9
     )
-    module.main(tmp_path / "hero.png")
-    assert (tmp_path / "hero.png").read_bytes().startswith(b"\x89PNG")
+    module.main(tmp_path / "hero.gif")
+    with Image.open(tmp_path / "hero.gif") as picture:
+        assert picture.n_frames == 3
+        assert picture.size == (480, 480)
 
 
 @pytest.mark.slow

@@ -13,10 +13,19 @@ from warpmpc.cli.main import build_parser
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md"))
-FIGURES = sorted(path.name for path in (ROOT / "docs" / "figures").glob("*.[ps][nv]g"))
-LARGEST = 400_000  # bytes
+LESSONS = [f"notebooks/{path.stem}.md" for path in ROOT.glob("notebooks/*.ipynb")]
+FIGURES = sorted(
+    path.name
+    for path in (ROOT / "docs" / "figures").iterdir()
+    if path.suffix in (".png", ".svg", ".gif")
+)
+LARGEST = {".png": 400_000, ".svg": 400_000, ".gif": 1_000_000}  # bytes
 # Other names of something that is in the reference, and what needs no explanation.
 NOT_LISTED = {"StepResult", "__version__"}
+
+
+def settings() -> dict:
+    return yaml.safe_load((ROOT / "mkdocs.yml").read_text().replace("!ENV ", ""))
 
 
 def in_navigation(entry) -> list[str]:
@@ -27,8 +36,8 @@ def in_navigation(entry) -> list[str]:
 
 
 def test_every_page_is_in_the_navigation():
-    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
-    assert sorted(in_navigation(navigation)) == PAGES
+    navigation = settings()["nav"]
+    assert sorted(in_navigation(navigation)) == sorted([*PAGES, *LESSONS])
 
 
 def test_every_public_name_is_in_the_reference_once():
@@ -38,13 +47,15 @@ def test_every_public_name_is_in_the_reference_once():
 
 
 def test_there_are_figures():
-    assert {"hero.png", "pattern.svg", "stage_loop.svg", "tiles.svg"} <= set(FIGURES)
+    assert {"pendulums.png", "pattern.svg", "stage_loop.svg", "tiles.svg"} <= set(FIGURES)
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_small_and_shown(name):
-    assert (ROOT / "docs" / "figures" / name).stat().st_size < LARGEST
-    texts = [path.read_text() for path in ROOT.glob("docs/*.md")]
+    path = ROOT / "docs" / "figures" / name
+    assert path.stat().st_size < LARGEST[path.suffix]
+    texts = [page.read_text() for page in ROOT.glob("docs/**/*.md")]
+    texts.append((ROOT / "docs" / "overrides" / "home.html").read_text())
     assert any(f"figures/{name}" in text for text in texts)
 
 
@@ -58,3 +69,14 @@ def test_commands_on_pages_parse(page):
             build_parser().parse_args(words[1:])
         elif words[:1] == ["python"]:
             assert (ROOT / words[1]).exists()
+
+
+def test_the_front_page_has_the_code_of_the_readme():
+    texts = [(ROOT / name).read_text() for name in ("README.md", "docs/index.md")]
+    first, second = (re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) for text in texts)
+    assert first == second
+
+
+def test_the_site_asks_no_other_host():
+    assert settings()["theme"]["font"] is False
+    assert not re.search(r"https?:|@import", (ROOT / "docs" / "style.css").read_text())
