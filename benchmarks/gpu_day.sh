@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Checks and measures a commit on a machine with a CUDA device, in at most 25 minutes.
 #
-#     source .gpu/setup.sh && WARPMPC_COMMIT=$(git rev-parse HEAD) bash benchmarks/gpu_day.sh
+#     pip install --editable '.[cuda,learn,test]' && bash benchmarks/gpu_day.sh
 #
 # Steps: the GPU tests, closed-loop benchmarks of seven systems (pendulum, car and cartpole on chip,
-# quadrotor, linear, quadrotor_obstacles and humanoid staged), the published run of `warpmpc learn`, and
-# compute-sanitizer on small cases where it is installed.  Every step has a time limit.  A finished
-# step leaves a stamp in ./gpu_day and is skipped
-# by the next run; delete ./gpu_day to start again.  If $OUT is a folder, results and stamps are
-# copied there after every step, and stamps that it already holds count as well.
+# quadrotor, linear, quadrotor_obstacles and humanoid staged), converged solutions by the
+# interior-point method, the published run of `warpmpc learn`, and compute-sanitizer on small cases
+# where it is installed.  Every step has a time limit.  A finished step leaves a stamp in ./gpu_day
+# and is skipped by the next run; delete ./gpu_day to start again.  If $OUT is a folder, results and
+# stamps are copied there after every step, and stamps that it already holds count as well.
 #
 # Results: rows.jsonl (rows of `warpmpc bench`), summary.txt (steps, and each rate beside that of the
-# committed row in benchmarks/results/*_h200.jsonl), steps.log (everything the steps printed).
+# committed row in benchmarks/results/*_h200.jsonl), converge.jsonl (rows of converge_mpc.py),
+# steps.log (everything the steps printed).
 #
 # Settings by environment variables:
 #   BUDGET_S          seconds for this run (default 1500); what does not fit waits for the next run
@@ -48,7 +49,7 @@ FAILED=()
 # A run on a fresh machine continues from the results that $OUT holds.
 if [ -n "${OUT:-}" ] && [ -f "$OUT/stamps" ] && [ ! -f "$GPU_DAY/stamps" ]; then
   cp "$OUT"/stamps "$GPU_DAY/"
-  for name in rows.jsonl steps.log; do [ -f "$OUT/$name" ] && cp "$OUT/$name" "$GPU_DAY/"; done
+  for name in rows.jsonl converge.jsonl steps.log; do [ -f "$OUT/$name" ] && cp "$OUT/$name" "$GPU_DAY/"; done
 fi
 touch "$GPU_DAY/stamps"
 
@@ -57,7 +58,7 @@ remaining() { echo $((BUDGET_S - (SECONDS - STARTED))); }
 # Copies single files: a device machine returns at most eight.
 publish() {
   [ -n "${OUT:-}" ] || return 0
-  for name in stamps rows.jsonl summary.txt steps.log; do
+  for name in stamps rows.jsonl converge.jsonl summary.txt steps.log; do
     [ -f "$GPU_DAY/$name" ] && cp "$GPU_DAY/$name" "$OUT/"
   done
   return 0
@@ -147,6 +148,10 @@ for system in $GPU_DAY_SYSTEMS; do
     *) benchmark "$system" default 20 ;;
   esac
 done
+if [ "$REQUIRE" = 1 ]; then converge=(pendulum,quadrotor,cartpole 1024); else converge=(pendulum 2); fi
+step converge 240 env -C "$GPU_DAY/scratch" "$PYTHON" "$ROOT/benchmarks/converge_mpc.py" \
+  --systems "${converge[0]}" --batch "${converge[1]}" --methods interior_point,sqp --rounds 3 \
+  --json "$GPU_DAY/converge.jsonl"
 # The published approximate MPC: 20 M pairs, 100 epochs.  The report in steps.log has all times.
 if [ "$REQUIRE" = 1 ] && "$PYTHON" -c 'import optax, pyarrow' 2> /dev/null; then
   step learn_quadrotor 600 "$PYTHON" -m warpmpc.cli.main learn quadrotor --full --json \

@@ -1,5 +1,6 @@
 """The release tool: what it looks for in a wheel, and which example it runs."""
 
+import tarfile
 import zipfile
 
 import release
@@ -14,6 +15,14 @@ def test_missing_files_are_named(tmp_path):
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("warpmpc_bench/py.typed", "")
     assert release.missing_files(wheel) == []
+
+
+def test_missing_files_of_the_source_archive_are_named(tmp_path):
+    (tmp_path / "LICENSE").write_text("")
+    archive = tmp_path / "some.tar.gz"
+    with tarfile.open(archive, "w:gz") as opened:
+        opened.add(tmp_path / "LICENSE", "some-1/LICENSE")
+    assert release.missing_files(archive) == [one for one in release.IN_SOURCE if one != "/LICENSE"]
 
 
 def test_the_example_of_the_readme_is_a_program():

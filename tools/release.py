@@ -2,8 +2,9 @@
 
     python tools/release.py [--out dist]
 
-The wheel must contain the licence and `py.typed`, `twine check` must pass, and the first Python
-example of the README must run from another folder with nothing but the wheel installed.
+The wheel must contain the licence and `py.typed`, the source archive benchmarks and notebooks.
+`twine check` must pass, and the first Python example of the README must run from another folder
+with nothing but the wheel installed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 IN_WHEEL = ("warpmpc/py.typed", "warpmpc_bench/py.typed", "licenses/LICENSE")
+IN_SOURCE = (
+    "/LICENSE",
+    "/benchmarks/gpu_day.sh",
+    "/notebooks/first_batch.ipynb",
+    "/tests/conftest.py",
+)
 
 
 def run(*command: str, cwd: Path = ROOT) -> None:
@@ -28,19 +36,24 @@ def run(*command: str, cwd: Path = ROOT) -> None:
     subprocess.run(command, cwd=cwd, check=True)
 
 
-def build(out: Path) -> Path:
-    """Builds both archives and returns the path of the wheel."""
+def build(out: Path) -> tuple[Path, Path]:
+    """Builds both archives and returns the paths of the wheel and of the source archive."""
     shutil.rmtree(out, ignore_errors=True)
     run(sys.executable, "-m", "build", "--outdir", str(out), str(ROOT))
     run(sys.executable, "-m", "twine", "check", "--strict", *map(str, sorted(out.iterdir())))
-    (wheel,) = out.glob("*.whl")
-    return wheel
+    (wheel,), (source,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    return wheel, source
 
 
-def missing_files(wheel: Path) -> list[str]:
-    """Files that the wheel should contain and does not."""
-    names = zipfile.ZipFile(wheel).namelist()
-    return [wanted for wanted in IN_WHEEL if not any(name.endswith(wanted) for name in names)]
+def missing_files(archive: Path) -> list[str]:
+    """Files that a wheel or a source archive should contain and does not."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as opened:
+            names, wanted = opened.namelist(), IN_WHEEL
+    else:
+        with tarfile.open(archive) as opened:
+            names, wanted = opened.getnames(), IN_SOURCE
+    return [file for file in wanted if not any(name.endswith(file) for name in names)]
 
 
 def readme_example() -> str:
@@ -67,10 +80,11 @@ def main() -> int:
     """Builds, checks and tries."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
-    wheel = build(parser.parse_args().out.resolve())
-    if missing := missing_files(wheel):
-        sys.stderr.write(f"{wheel.name} lacks {', '.join(missing)}\n")
-        return 1
+    wheel, source = build(parser.parse_args().out.resolve())
+    for archive in (wheel, source):
+        if missing := missing_files(archive):
+            sys.stderr.write(f"{archive.name} lacks {', '.join(missing)}\n")
+            return 1
     try_wheel(wheel)
     sys.stdout.write(f"{wheel.name} is ready.\n")
     return 0

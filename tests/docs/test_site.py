@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,16 @@ def test_every_public_name_is_in_the_reference_once():
     text = "\n".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
     listed = re.findall(r"^::: warpmpc\.(\w+)$", text, flags=re.MULTILINE)
     assert sorted(listed) == sorted(set(wm.__all__) - NOT_LISTED)
+
+
+@pytest.mark.parametrize("package", ["learn", "robots", "systems", "viz"])
+def test_public_names_of_packages_are_explained(package):
+    """Registries and constants are named in a sentence, everything else has an entry."""
+    names = import_module(f"warpmpc.{package}").__all__
+    text = "\n".join(path.read_text() for path in (ROOT / "docs").glob("**/*.md"))
+    listed = {name.rpartition(".")[2] for name in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)}
+    named = set(re.findall(rf"`(?:wm|warpmpc)\.{package}\.([A-Z]+)`", text))
+    assert sorted(set(names) - listed - named) == []
 
 
 def test_there_are_figures():

@@ -194,6 +194,24 @@ def test_unmet_criteria_are_named(solver, changes, words):
     assert words.format(n=int(result.iterations[0])) in found.worst[0].cause
 
 
+def test_tolerances_beyond_float32_are_named(solver):
+    """A residual far below the usual tolerance of float32: more iterations are no remedy."""
+    x0 = np.full((1, 2), 0.5)
+    result = solved(solver, x0)
+    layout = result.layout
+    strict = TrajectoryLayout(layout.problem, replace(solver.settings, tol_kkt=1e-10), "auto")
+    stuck = replace(
+        result,
+        z=np.asarray(result.z, dtype="float32"),
+        status=np.full(1, wm.MPCStatus.MAX_ITER),
+        kkt_residual=np.full(1, 1e-7),
+        layout=strict,
+    )
+    cause = wm.diagnose(stuck, x0).worst[0].cause
+    assert cause.startswith("the KKT residual is 1e-07, above tol_kkt=1e-10 after")
+    assert cause.endswith("iterations; float32 may not get any nearer: try float64")
+
+
 def test_what_is_set_is_not_recommended(solver):
     """Not float64 here, and not a Hessian or an engine that is chosen already."""
     x0 = np.full((1, 2), 0.5)

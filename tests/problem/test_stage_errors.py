@@ -37,10 +37,13 @@ class TestExpressions:
         refuses("cost must be a number or an SX expression, got .*True", cost=value)
         refuses("g must be a number or an SX expression, got .*True", g=[Z, value], lower=0)
 
-    @pytest.mark.parametrize("value", [ca.SX.sym("r", 1, 3), ca.DM.zeros(2, 2), np.zeros((1, 2))])
-    def test_shapes(self, value):
-        message = r"g has shape \(\d, \d\) but must be a column; transpose it, or use `ca.vec`"
-        refuses(message, g=value, lower=0)
+    @pytest.mark.parametrize("value", [ca.SX.sym("r", 1, 3), np.zeros((1, 2))])
+    def test_rows(self, value):
+        refuses(r"g has shape \(1, \d\) but must be a column; transpose it", g=value, lower=0)
+
+    def test_matrices(self):
+        message = r"g has shape \(2, 2\) but must be a column; stack its columns by `ca.vec`"
+        refuses(message, g=ca.DM.zeros(2, 2), lower=0)
 
     def test_axes(self):
         refuses("g has 3 axes but must be a column", g=np.zeros((2, 2, 2)))

@@ -49,9 +49,9 @@ def column(value: ExpressionLike | None, what: str) -> ca.SX:
     if result.is_empty():
         return ca.SX(0, 1)
     if result.shape[1] != 1:
+        advice = "transpose it" if result.shape[0] == 1 else "stack its columns by `ca.vec`"
         raise ProblemError(
-            f"{what} has shape {tuple(result.shape)} but must be a column; "
-            "transpose it, or use `ca.vec`."
+            f"{what} has shape {tuple(result.shape)} but must be a column; {advice}."
         )
     return ca.densify(result)
 

@@ -292,7 +292,7 @@ def _weights(weight: ExpressionLike | None, residual: ca.SX) -> ca.SX:
     if np.any(values < 0):
         raise ProblemError(
             f"weight must not be negative, got {values[values < 0][0]:g}; put terms that are not "
-            "convex into `cost`."
+            "convex into `cost` (`add_cost` of an OCP)."
         )
     return result
 

@@ -194,8 +194,9 @@ def _unfinished(batch: HostBatch, b: int, point: Evaluation | None) -> str:
         )
         if value > limit
     ]
-    unmet = "; ".join(missing) or "the criteria were met only after the last test"
-    return f"{unmet} after {solution.iterations[b]} iterations; {_remedy(batch, b)}"
+    if not missing:
+        return f"the criteria were met only after the last test: raise max_iter={settings.max_iter}"
+    return f"{'; '.join(missing)} after {solution.iterations[b]} iterations; {_remedy(batch, b)}"
 
 
 def _remedy(batch: HostBatch, b: int) -> str:
@@ -203,6 +204,10 @@ def _remedy(batch: HostBatch, b: int) -> str:
     solution, settings = batch.solution, batch.solution.layout.settings
     assert settings is not None
     admm = settings.qp_settings(solution.z.dtype.name)
+    usual = DEFAULT_TOLERANCES[solution.z.dtype.name]
+    near = solution.kkt_residual[b] <= 0.01 * usual.kkt and solution.violation[b] <= usual.violation
+    if near and _float64(batch):
+        return "float32 may not get any nearer: try float64"
     if solution.qp_iterations[b] >= 0.9 * admm.max_iter * solution.iterations[b]:
         return (
             f"its QPs stop at their limit, ADMMSettings(max_iter={admm.max_iter}): scale variables "
