@@ -82,6 +82,12 @@ def title(notebook: dict[str, Any]) -> str:
     return text_of(notebook["cells"][0]["source"]).splitlines()[0].removeprefix("# ")
 
 
+def _words(output: dict[str, Any]) -> str:
+    """What an output says; pictures say nothing."""
+    data = output.get("data", {})
+    return text_of(output.get("text", "" if "image/png" in data else data.get("text/plain", "")))
+
+
 def page(path: Path, address: str | None) -> tuple[str, dict[str, bytes]]:
     """The Markdown of a notebook's page, and its pictures by file name."""
     pictures: dict[str, bytes] = {}
@@ -92,14 +98,13 @@ def page(path: Path, address: str | None) -> tuple[str, dict[str, bytes]]:
             parts.append(source)
             continue
         parts.append(f"```python\n{source}\n```")
+        if said := "".join(_words(output) for output in cell["outputs"]).rstrip():
+            parts.append(f"```text\n{said}\n```")
         for output in cell["outputs"]:
-            data = output.get("data", {})
-            if "image/png" in data:
+            if drawn := output.get("data", {}).get("image/png"):
                 name = f"{path.stem}_{len(pictures)}.png"
-                pictures[name] = base64.b64decode(text_of(data["image/png"]))
+                pictures[name] = base64.b64decode(text_of(drawn))
                 parts.append(f"![What the cell draws]({name})")
-            elif text := text_of(output.get("text", data.get("text/plain", ""))).rstrip():
-                parts.append(f"```text\n{text}\n```")
     opened = f"[Download the notebook]({path.name})"
     if link := links.colab_link(f"notebooks/{path.name}", address):
         opened += f" · [Open in Colab]({link})"

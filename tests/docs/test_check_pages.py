@@ -8,7 +8,7 @@ import pytest
 GOOD = "<html><head><link rel='icon' href='data:,'></head><body><h1>A page</h1></body></html>"
 BAD = {
     "image": ("<img src='missing.png'>", "broken image missing.png"),
-    "wide": ("<div style='width:2000px'>wide</div>", "2000 px wide in a window of"),
+    "wide": ("<div style='width:2000px'>wide</div>", "2008 px wide in a window of"),
     "thrown": (
         "<script>throw new Error('no luck')</script>",
         "error in the console: Error: no luck",
