@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import yaml
+
 from warpmpc.cli.main import build_parser
 
 ROOT = Path(__file__).parents[1]
@@ -62,3 +64,16 @@ def test_the_test_command_builds_the_documentation_strictly():
         (needed,) = re.findall(rf"^{target}: ([^#]*)", makefile, flags=re.MULTILINE)
         assert wanted in needed.split()
     assert re.search(r"^docs:.*\n.*mkdocs build --strict", makefile, flags=re.MULTILINE)
+
+
+def test_workflows_run_targets_of_the_makefile():
+    """So that what runs on a server can be run anywhere by the same words."""
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    found = []
+    for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
+        jobs = yaml.safe_load(path.read_text())["jobs"]
+        steps = [step for job in jobs.values() for step in job["steps"]]
+        found += [step["run"] for step in steps if "run" in step]
+    made = [line.split()[1] for line in found if line.startswith("make ")]
+    assert {"test", "release", "pages", "deploy"} <= set(made) <= set(targets)
+    assert [line for line in found if not line.startswith(("make ", "git config "))] == []
