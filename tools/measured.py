@@ -40,6 +40,7 @@ FILES = {
     "qp_h200": ("batched QPs on the GPU", "qp.md#measurements"),
     "qp_cpu": ("batched QPs on the CPU", "qp.md#measurements"),
     "learn_derivative_cpu": ("what derivatives are worth for learning", "learn.md#training"),
+    "learn_noise_cpu": ("expert and policy under the published noise", "learn.md"),
     "plan_cluster": ("shards of large data sets on a cluster", "planning.md"),
     "closed_loop_cpu": ("closed loops on the CPU, before launches were shared by cores", None),
     "closed_loop_h200": ("closed loops of an early version", None),
