@@ -26,7 +26,7 @@ from warpmpc._errors import CodegenError
 from warpmpc.codegen import ir
 from warpmpc.codegen.cache import load_text, store_text
 from warpmpc.codegen.ir import ABSENT, BINARY, Op, ScalarProgram
-from warpmpc.symbolic.derivatives import stage_model
+from warpmpc.symbolic.derivatives import stage_model, vertex_elimination
 
 _OPS = {getattr(ca, f"OP_{op.name}"): op for op in Op} | {ca.OP_CONSTPOW: Op.POW}
 # LIFT marks an intermediate value for other tools and is its first operand.
@@ -167,7 +167,7 @@ _FIELDS = ("name", "input_names", "input_sizes", "output_names")
 def derivation() -> str:
     """Hash of what derives and translates: a changed one finds no old programs."""
     total = hashlib.sha256(version("casadi").encode())
-    for path in (stage_model.__file__, __file__, ir.__file__):
+    for path in (stage_model.__file__, vertex_elimination.__file__, __file__, ir.__file__):
         total.update(Path(path).read_bytes())
     return total.hexdigest()
 

@@ -31,6 +31,7 @@ from scipy.sparse.csgraph import connected_components
 from warpmpc._conventions import INFINITY
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.stage import Stage
+from warpmpc.symbolic.derivatives.vertex_elimination import jacobian
 from warpmpc.symbolic.pattern import IntArray
 
 _DEPTH = 10  # how deep two expressions are compared
@@ -133,22 +134,31 @@ class StageModel:
 
     @cached_property
     def jacobian(self) -> ca.SX:
-        """Sparse Jacobian of the rows over w."""
+        """Sparse Jacobian of the rows over w, in few operations."""
+        return jacobian(self.stage.g, self.w)
+
+    @cached_property
+    def _quick_jacobian(self) -> ca.SX:
+        """The same to rounding, found quickly."""
         return ca.jacobian(self.stage.g, self.w)
 
     @cached_property
     def jacobian_positions(self) -> tuple[IntArray, IntArray]:
         """Local row and variable of each entry of the Jacobian."""
-        rows, cols = self.jacobian.sparsity().get_triplet()
+        rows, cols = self._quick_jacobian.sparsity().get_triplet()
         return np.array(rows, dtype=np.int32), np.array(cols, dtype=np.int32)
 
-    def qp_expressions(self) -> dict[str, ca.SX]:
-        """Contributions of the stage to the QP at a point, by name."""
+    def qp_expressions(self, *, quick: bool = False) -> dict[str, ca.SX]:
+        """Contributions of the stage to the QP at a point, by name.
+
+        Args:
+            quick: Whether finding them matters more than the time that evaluating them takes.
+        """
         stage = self.stage
         return {
             "P": self.hessian.values,
             "q": self.gradient,
-            "A": nonzeros(self.jacobian),
+            "A": nonzeros(self._quick_jacobian if quick else self.jacobian),
             "lower": _distance(stage.lower, stage.g),
             "upper": _distance(stage.upper, stage.g),
             "soft": ca.vec(stage.penalties),
@@ -161,11 +171,11 @@ class StageModel:
         return self._function(name, self._point, [found[which] for which in outputs])
 
     def host_values(self, name: str, outputs: Sequence[str]) -> ca.Function:
-        """`linearize` for a few points on the host, where equal operations may be repeated.
+        """`linearize` to rounding, for a few points on the host.
 
-        To find them takes longer than to evaluate them, and changes no bit.
+        To save operations takes longer there than to evaluate them.
         """
-        found = self.qp_expressions()
+        found = self.qp_expressions(quick=True)
         return ca.Function(name, self._point, [found[which] for which in outputs])
 
     def linearize_part(
@@ -358,7 +368,7 @@ def stage_hessian(
     if rule.kind == "exact":
         rest = rest + 0.5 * ca.dot(stage.weight, stage.residual**2) + ca.dot(y, stage.g)
     elif stage.residual.numel():
-        J = ca.jacobian(stage.residual, w)
+        J = jacobian(stage.residual, w)
         certain = J.T @ ca.diag(_not_negative(stage.weight)) @ J
     if full_diagonal:
         own = ca.Sparsity.diag(stage.z.numel())
