@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from warpmpc.engines.runtime.ffi import fold_vmap
-from warpmpc.engines.runtime.host import core_cache, usable_cores
+from warpmpc.engines.runtime.host import core_cache, host, usable_cores
+from warpmpc.engines.runtime.loading import keep_program
 from warpmpc.engines.runtime.sharding import on_every_device
 from warpmpc.engines.runtime.tiles import LANES, from_tiles, tile_count, to_tiles
 
@@ -56,6 +57,8 @@ def on_batches(
         return jax.tree.map(lambda a: from_tiles(a, batch) if lanes > 1 else a[..., 0], result)
 
     def in_parts(shared: jax.Array | None, *args: Any) -> Any:
+        if host() is not None:
+            keep_program()  # which is being traced
         return _in_parts(together, shared, args, part_size(_batch_size(args)))
 
     folded = fold_vmap(on_every_device(in_parts), n_shared=1)

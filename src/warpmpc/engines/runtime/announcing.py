@@ -43,6 +43,7 @@ class Announcer:
         self._ready: list[str] = []
         self._new: list[str] = []
         self._doing: list[str] = []
+        self._afterwards: list[Callable[[], None]] = []
         self._since = 0.0
         self._ticker: _Ticker | None = None
 
@@ -56,8 +57,15 @@ class Announcer:
         finally:
             with self._lock:
                 self._depth -= 1
-                if not self._depth and self._ready:
+                if not self._depth and (self._ready or self._afterwards):
                     self._finish()
+
+    def afterwards(self, action: Callable[[], None]) -> bool:
+        """Has an action done once when the call under way ends; False if there is none."""
+        with self._lock:
+            if self._depth and action not in self._afterwards:
+                self._afterwards.append(action)
+            return self._depth > 0
 
     @contextmanager
     def kernel(self, name: str, *, is_new: bool) -> Iterator[None]:
@@ -121,6 +129,8 @@ class Announcer:
             )
         self._ticker = None
         self._ready, self._new = [], []
+        while self._afterwards:
+            self._afterwards.pop()()
 
 
 class _Ticker:

@@ -7,15 +7,21 @@ processes that build the same module at the same time need no lock.
 
 A module whose seals do not match, or whose entry point is missing, is built again.  If the folder
 cannot be written, or could be written by another user, a temporary one replaces it.  Each of these
-cases warns.  XLA keeps the programs around the kernels only on request: `keep_programs`.
+cases warns.
+
+XLA's programs around the kernels are kept, too: on the CPU always (`keep_program`), on a GPU on
+request only (`keep_programs`).
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import platform
 import shutil
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -36,6 +42,7 @@ from warpmpc.codegen.cache import (
     cache_folder,
     distrusted_file,
     distrusted_folder,
+    make_private_folder,
 )
 from warpmpc.engines.runtime.announcing import ANNOUNCER
 
@@ -45,6 +52,16 @@ SEAL = ".sealed"
 YOUNG = 10.0  # seconds in which the process that wrote a file may still be about to seal it
 _ATTEMPTS = 3  # another process may remove a module that this one is about to load
 NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
+SHORT_S = 0.1  # what is compiled faster is not kept
+MOST = 128  # programs in the common folder
+# With "none", the folder does not enter the name of a program.
+_SETTINGS = {
+    "jax_compilation_cache_dir": None,
+    "jax_persistent_cache_min_compile_time_secs": SHORT_S,
+    "jax_persistent_cache_enable_xla_caches": "none",
+}
+_KEPT = ".program"
+_LOCK = threading.Lock()
 
 
 @cache
@@ -229,6 +246,138 @@ def keep_programs() -> None:
     if jax.default_backend() == "gpu" and _program_folder() is None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
         _set_program_folder(str(cache_folder() / "xla"))
+
+
+def keep_program() -> None:
+    """Keeps the program of the function that is being traced, and finds it in later processes.
+
+    Only where kernels go through our dispatcher: programs name them by their content there, and by
+    numbers of the process elsewhere.
+    """
+    if jax.config.jax_compilation_cache_dir or not ANNOUNCER.afterwards(_end):
+        return
+    store = _programs(cache_folder() / "xla" / _processor())
+    if store is not None:
+        store.begin()
+
+
+@cache
+def _processor() -> str:
+    """Names what compiled code depends on: code for another processor must not run."""
+    text = platform.machine() + platform.processor()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        text += next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        pass
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def _programs(folder: Path) -> Programs | None:
+    """The programs in a folder; None if it cannot be used."""
+    try:
+        make_private_folder(folder)
+    except OSError:
+        return None
+    return Programs(folder) if distrusted_folder(folder) is None else None
+
+
+def _end() -> None:
+    """Ends the call in which programs were kept."""
+    if Programs.active is not None:
+        Programs.active.end()
+
+
+class Programs:
+    """A common folder of programs of XLA, as this process sees it.
+
+    JAX has a cache of programs, but its settings belong to the caller, and it trusts its folder.
+    Here it is switched on only while a call of ours compiles, unless the caller uses it already,
+    and looks into a folder of this process alone.  That folder has links to files of the common one
+    whose content has the hash in their name; new ones are moved there in one step.  So processes
+    may share the common folder, and what is damaged there costs nothing but time.
+
+    Attributes:
+        active: The one whose folder JAX uses at the moment.
+    """
+
+    active: Programs | None = None
+
+    def __init__(self, folder: Path):
+        """Links to all programs in the folder that are intact, and forgets the oldest.
+
+        Args:
+            folder: The common folder, which only this user can write.
+        """
+        self._common, self._before = folder, dict[str, Any]()
+        self._mine = Path(tempfile.mkdtemp(prefix="warpmpc_programs_"))
+        atexit.register(shutil.rmtree, self._mine, ignore_errors=True)
+        found = sorted(folder.glob(f"*{_KEPT}"), key=_age)
+        for path in found[MOST:]:
+            path.unlink(missing_ok=True)
+        for path in found[:MOST]:
+            name, _, digest = path.name.removesuffix(_KEPT).rpartition(".")
+            if _digest(path) == digest:
+                (self._mine / name).symlink_to(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def begin(self) -> None:
+        """Has JAX find and keep programs here."""
+        with _LOCK:
+            if Programs.active is None:
+                Programs.active = self
+                self._before = {name: jax.config.values[name] for name in _SETTINGS}
+                _set({**_SETTINGS, "jax_compilation_cache_dir": str(self._mine)})
+
+    def end(self) -> None:
+        """Gives JAX its settings back, and moves new programs to the common folder."""
+        with _LOCK:
+            if Programs.active is self:
+                Programs.active = None
+                _set(self._before)
+        for path in self._mine.iterdir():
+            if not path.is_symlink():
+                self._publish(path)
+
+    def _publish(self, path: Path) -> None:
+        try:
+            digest = _digest(path)
+            target = self._common / f"{path.name}.{digest}{_KEPT}"
+            handle, temporary = tempfile.mkstemp(dir=self._common, suffix=".tmp")
+            with os.fdopen(handle, "wb") as file:
+                file.write(path.read_bytes())
+            os.replace(temporary, target)
+            path.unlink()
+            path.symlink_to(target)
+        except OSError:
+            return  # a full disk must not end a solve
+
+
+def _set(values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()  # it chooses its folder only once
+
+
+def _age(path: Path) -> float:
+    """The newest first."""
+    try:
+        return -path.stat().st_mtime
+    except OSError:  # another process has removed it
+        return 0.0
+
+
+def _digest(path: Path) -> str | None:
+    """Hash of a file, None if it cannot be read or others could write it."""
+    try:
+        with path.open("rb") as file:
+            if distrusted_file(os.fstat(file.fileno())) is not None:
+                return None
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None
 
 
 def _program_folder() -> str | None:

@@ -31,10 +31,11 @@ from scipy.sparse.csgraph import connected_components
 from warpmpc._conventions import INFINITY
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.stage import Stage
-from warpmpc.symbolic.derivatives.vertex_elimination import jacobian
+from warpmpc.symbolic.derivatives import vertex_elimination
 from warpmpc.symbolic.pattern import IntArray
 
 _DEPTH = 10  # how deep two expressions are compared
+LONG = 1000  # instructions from which on more is done to save some of the derivative's
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class StageModel:
     @cached_property
     def jacobian(self) -> ca.SX:
         """Sparse Jacobian of the rows over w, in few operations."""
-        return jacobian(self.stage.g, self.w)
+        return sparse_jacobian(self.stage.g, self.w)
 
     @cached_property
     def _quick_jacobian(self) -> ca.SX:
@@ -368,7 +369,7 @@ def stage_hessian(
     if rule.kind == "exact":
         rest = rest + 0.5 * ca.dot(stage.weight, stage.residual**2) + ca.dot(y, stage.g)
     elif stage.residual.numel():
-        J = jacobian(stage.residual, w)
+        J = sparse_jacobian(stage.residual, w)
         certain = J.T @ ca.diag(_not_negative(stage.weight)) @ J
     if full_diagonal:
         own = ca.Sparsity.diag(stage.z.numel())
@@ -406,6 +407,14 @@ def row_kinds(problem: MPCProblem, apart: float) -> list[RowKind]:
             for k in group.ks:
                 kinds[int(problem.g_offset[k]) + i] = kind
     return kinds
+
+
+def sparse_jacobian(expressions: ca.SX, variables: ca.SX) -> ca.SX:
+    """The Jacobian of a column; of a long one in few operations."""
+    function = ca.Function("f", [variables], [expressions], {"allow_free": True})
+    if function.n_instructions() < LONG:
+        return ca.jacobian(expressions, variables)
+    return vertex_elimination.jacobian(expressions, variables)
 
 
 def _is_hard(penalty: ca.SX) -> ca.SX:

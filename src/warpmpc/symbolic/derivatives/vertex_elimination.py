@@ -11,9 +11,9 @@ expressions alone, and they are the entries of the Jacobian.  Any order is corre
 removes what was computed first, reverse mode what was computed last.  Here that vertex comes first
 whose removal leaves the fewest edges more, as in sparse elimination.
 
-CasADi's own Jacobian is kept where expressions are short, where nothing would be saved, and for
-rows with operations that have no entry in `_SLOPES`, such as choices: products of derivatives would
-turn an infinite slope of the branch that is not taken into NaN.
+CasADi's own Jacobian is kept where nothing would be saved, and for rows with operations that have
+no entry in `_SLOPES`, such as choices: products of derivatives would turn an infinite slope of the
+branch that is not taken into NaN.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ from functools import lru_cache
 
 import casadi as ca
 
-# Instructions from which on eliminating is worth the time, and the largest share of CasADi's
-# operations that it may leave.
-LONG = 1000
-_WORTH = 0.8
+_WORTH = 0.8  # the largest share of CasADi's operations that may be left
 
 _ONE, _MINUS_ONE = -1, -2  # factors that cost no multiplication
 _UNITS = {_ONE: ca.SX(1), _MINUS_ONE: ca.SX(-1)}
@@ -62,9 +59,6 @@ def jacobian(expressions: ca.SX, variables: ca.SX) -> ca.SX:
         variables: A column of symbols.
     """
     usual = ca.jacobian(expressions, variables)
-    given = ca.Function("given", [variables], [expressions], {"allow_free": True})
-    if given.n_instructions() < LONG:
-        return usual
     rows, columns = _curved_part(usual)
     # Without what differs from stage to stage: the same interval is differentiated once.
     part, active = ca.cse(expressions[rows]), variables[columns]
