@@ -249,6 +249,36 @@ def test_urdf(floating, tmp_path):
             assert np.abs(found - wanted).max() < 1e-9 * np.abs(wanted).max()
 
 
+TOOL = """
+<link name="tool"/><joint name="flange" type="fixed"><parent link="link"/><child link="tool"/>
+<origin xyz="0 0.1 0.3" rpy="0.2 0 0"/></joint></robot>"""
+
+
+def test_links_at_fixed_joints_of_urdf_keep_their_names():
+    robot = load(URDF.replace("</robot>", TOOL))
+    q, _ = robot.symbols()
+    assert robot.nv == 1
+    tool, link = (robot.pose(name, q) for name in ("tool", "link"))
+    expected = link.position + link.rotation @ ca.DM([0, 0.1, 0.3])
+    difference = ca.Function("f", [q], [tool.position - expected])
+    assert np.abs(difference(0.7).full()).max() < 1e-14
+    assert robot.mass == load(URDF).mass
+
+
+def test_a_base_without_mass_carries_links_at_fixed_joints():
+    base = '<link name="root"/><joint name="fix" type="fixed"><parent link="root"/>'
+    base += '<child link="base"/></joint></robot>'
+    robot = load(URDF.replace("</robot>", base), floating=True)
+    assert robot.nv == 7
+    assert robot.mass == pytest.approx(3)
+
+
+def test_a_robot_says_what_it_is():
+    text = repr(load(URDF))
+    assert text.startswith("Robot(nq=1, nv=1, 1 kg, joints: elbow (hinge); 0 actuators; ")
+    assert "link" in text
+
+
 def test_gravity_can_be_switched_off():
     robot = load(
         mjcf(TWO, option="").replace("<option />", '<option><flag gravity="disable"/></option>')

@@ -65,17 +65,21 @@ def described(source: Source) -> str:
 
 def velocity_limits(source: Source) -> dict[str, float]:
     """Velocity limits by joint: URDF has them, and MuJoCo does not read them."""
-    if not isinstance(source, str | Path):
-        return {}
-    root = ET.fromstring(str(source) if _is_xml(source) else Path(source).read_text())
-    if root.tag != "robot":
-        return {}
     found: dict[str, float] = {}
-    for joint in root.iter("joint"):
+    root = _urdf(source)
+    for joint in () if root is None else root.iter("joint"):
         limit = joint.find("limit")
         if limit is not None and "velocity" in limit.attrib and "name" in joint.attrib:
             found[joint.attrib["name"]] = float(limit.attrib["velocity"])
     return found
+
+
+def _urdf(source: Source) -> ET.Element | None:
+    """The root of a readable URDF file; None for other sources."""
+    if not isinstance(source, str | Path):
+        return None
+    root = ET.fromstring(str(source) if _is_xml(source) else Path(source).read_text())
+    return root if root.tag == "robot" else None
 
 
 def _is_xml(source: Source) -> bool:
@@ -90,10 +94,15 @@ def _spec(mujoco: Any, source: Any) -> Any:
             f"load needs a path, XML or a mujoco.MjSpec, got {type(source).__name__}."
         )
     if _is_xml(source):
-        return mujoco.MjSpec.from_string(source)
-    if not Path(source).is_file():
+        spec = mujoco.MjSpec.from_string(source)
+    elif Path(source).is_file():
+        spec = mujoco.MjSpec.from_file(str(source))
+    else:
         raise ProblemError(f"There is no file {source}.")
-    return mujoco.MjSpec.from_file(str(source))
+    if _urdf(source) is not None:
+        # MuJoCo would drop links at fixed joints, such as the frame of a tool, with their names.
+        spec.compiler.fusestatic = False
+    return spec
 
 
 def _lock(spec: Any, locked: Sequence[str], what: str) -> None:

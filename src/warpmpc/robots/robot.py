@@ -89,6 +89,15 @@ class Robot:
     sites: dict[str, Frame]
     mujoco_model: Any
 
+    def __repr__(self) -> str:
+        """Joints, actuators and named frames."""
+        joints = ", ".join(f"{joint.name} ({joint.kind})" for joint in self.joints)
+        names = [name for name in (*self.bodies, *self.sites) if name != "world"]
+        return (
+            f"Robot(nq={self.nq}, nv={self.nv}, {self.mass:g} kg, joints: {joints}; "
+            f"{self.nu} actuators; bodies and sites: {', '.join(names)})"
+        )
+
     @property
     def joints(self) -> tuple[Joint, ...]:
         """Joints in the order of their coordinates."""
