@@ -3,8 +3,9 @@
     python benchmarks/arm_compile.py --out benchmarks/results/arm_compile.jsonl
 
 Each run is a process of its own: one with empty caches, then one that finds them, and each solves
-two batch sizes.  Where a name says cpu, the time of all cores is meant, which a busy machine
-changes less than wall time.  Stages: derivatives and translation (CasADi), analysis (orderings,
+three batch sizes.  Where a name says cpu, the time of all cores is meant, which a busy machine
+changes less than wall time.  With --stages two more processes run under a profiler, which makes
+Python slower, for a table of stages: derivatives and translation (CasADi), analysis (orderings,
 hints, symbolic elimination), source (generated code), compiler (of Warp), XLA.
 """
 
@@ -55,10 +56,14 @@ def build(formulation: str) -> Any:
     return ocp
 
 
-def one_process(formulation: str) -> dict[str, Any]:
-    """What a process measures of itself, from its start."""
+def one_process(formulation: str, *, stages: bool) -> dict[str, Any]:
+    """What a process measures of itself, from its start.
+
+    Args:
+        formulation: One of `FORMULATIONS`.
+        stages: Whether a profiler runs, whose table is returned beside the times.
+    """
     import cProfile
-    import pstats
     import time
 
     began = time.perf_counter()
@@ -69,11 +74,12 @@ def one_process(formulation: str) -> dict[str, Any]:
 
     found: dict[str, Any] = {"import_s": round(time.perf_counter() - began, 2)}
     profile = cProfile.Profile(time.process_time)
-    profile.enable()
+    if stages:
+        profile.enable()
     qp = wm.ADMMSettings(rho=10.0, max_iter=100, check_every=0, adaptive_rho_every=0, scaling=0)
     solver = wm.MPCSolver(build(formulation), wm.SQPSettings(mode="fixed", max_iter=4, qp=qp))
-    x0, goal = np.zeros((64, 14), "float32"), np.full((64, 3), 0.3, "float32")
-    for batch, name in ((32, "first"), (64, "second")):
+    x0, goal = np.zeros((256, 14), "float32"), np.full((256, 3), 0.3, "float32")
+    for batch, name in ((32, "first"), (64, "second"), (256, "third")):
         before = (time.perf_counter(), time.process_time())
         jax.block_until_ready(solver.solve(x0[:batch], {"goal": goal[:batch]}).u)
         spent = (time.perf_counter() - before[0], time.process_time() - before[1])
@@ -82,7 +88,15 @@ def one_process(formulation: str) -> dict[str, Any]:
             found["import_to_first_s"] = round(time.perf_counter() - began, 2)
             found["import_to_first_cpu_s"] = round(time.process_time(), 2)
             continue
-        found |= {"second_batch_s": round(spent[0], 2), "second_batch_cpu_s": round(spent[1], 2)}
+        found |= {f"{name}_batch_s": round(spent[0], 2), f"{name}_batch_cpu_s": round(spent[1], 2)}
+    found["engine"] = solver.engine
+    return {**found, "stages_cpu_s": _table(profile)} if stages else found
+
+
+def _table(profile: Any) -> dict[str, float]:
+    """Seconds of the stages in a profile."""
+    import pstats
+
     stats: Any = pstats.Stats(profile).stats  # pyright: ignore[reportAttributeAccessIssue]
     stages = dict.fromkeys(STAGES, 0.0)
     for (file, _, function), (_, _, _, total, callers) in stats.items():
@@ -91,8 +105,7 @@ def one_process(formulation: str) -> dict[str, Any]:
                 continue
             inside = sum(c[3] for (f, _, g), c in callers.items() if _is(stage, f, g))
             stages[stage] += total - inside
-    rounded = {stage: round(seconds, 2) for stage, seconds in stages.items()}
-    return {**found, "engine": solver.engine, "stages_cpu_s": rounded}
+    return {stage: round(seconds, 2) for stage, seconds in stages.items()}
 
 
 def _is(stage: str, file: str, function: str) -> bool:
@@ -106,29 +119,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--formulation", choices=FORMULATIONS, default="forward-rk4")
     parser.add_argument("--out", type=Path, help="file to add rows to")
+    parser.add_argument("--stages", action="store_true", help="profile, too")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.inside:
-        sys.stdout.write(json.dumps(one_process(args.formulation)) + "\n")
+        sys.stdout.write(json.dumps(one_process(args.formulation, stages=args.stages)) + "\n")
         return
     from warpmpc_bench.common.record import append_row, machine
 
-    with tempfile.TemporaryDirectory() as folder:
-        places = {"WARPMPC_CACHE_DIR": f"{folder}/code", "WARP_CACHE_PATH": f"{folder}/kernels"}
-        for path in places.values():
-            Path(path).mkdir(mode=0o700)
-        command = [sys.executable, __file__, "--inside", "--formulation", args.formulation]
-        for caches in ("empty", "full"):
-            done = subprocess.run(
-                command, env={**os.environ, **places}, capture_output=True, text=True, check=True
-            )
-            found = json.loads(done.stdout.splitlines()[-1])
-            row = {"benchmark": "arm_compile", **machine(), "formulation": args.formulation}
-            row |= {"caches": caches, "load": round(os.getloadavg()[0], 1), **found}
-            sys.stdout.write(json.dumps({"caches": caches, **found}) + "\n")
-            sys.stdout.flush()
-            if args.out:
-                append_row(args.out, row)
+    command = [sys.executable, __file__, "--inside", "--formulation", args.formulation]
+    for more in [[], ["--stages"]] if args.stages else [[]]:
+        with tempfile.TemporaryDirectory() as folder:
+            places = {"WARPMPC_CACHE_DIR": f"{folder}/code", "WARP_CACHE_PATH": f"{folder}/kernels"}
+            for path in places.values():
+                Path(path).mkdir(mode=0o700)
+            for caches in ("empty", "full"):
+                done = subprocess.run(
+                    [*command, *more],
+                    env={**os.environ, **places},
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                )
+                found = json.loads(done.stdout.splitlines()[-1])
+                row = {"benchmark": "arm_compile", **machine(), "formulation": args.formulation}
+                row |= {"caches": caches, "load": round(os.getloadavg()[0], 1), **found}
+                sys.stdout.write(json.dumps({"caches": caches, **found}) + "\n")
+                sys.stdout.flush()
+                if args.out:
+                    append_row(args.out, row)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Programs that XLA compiled for the CPU are found by later processes, without harm to others."""
 
+import shutil
 import warnings
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from jax._src import monitoring
 
-from warpmpc.codegen.cache import CACHE_VARIABLE
+from warpmpc.codegen.cache import CACHE_VARIABLE, cache_folder
 from warpmpc.engines.runtime import loading
 from warpmpc.engines.runtime.announcing import ANNOUNCER
 from warpmpc.engines.runtime.host import host
@@ -127,6 +128,15 @@ def test_the_oldest_programs_are_forgotten(folder, monkeypatch):
     compiled(5.0)
     functions = [path for path in kept(folder) if "function" in path.name]
     assert len(functions) <= 2
+
+
+def test_a_process_goes_on_when_its_temporary_files_are_gone(folder):
+    compiled()
+    programs = loading._programs(cache_folder() / "xla" / loading._processor())
+    shutil.rmtree(programs._mine)
+    before = len(kept(folder))
+    assert compiled(2.0) == pytest.approx(2 * 0.479426, rel=1e-5)
+    assert len(kept(folder)) > before
 
 
 def test_without_a_folder_nothing_is_kept(folder, monkeypatch, tmp_path):

@@ -278,9 +278,9 @@ def _programs(folder: Path) -> Programs | None:
     """The programs in a folder; None if it cannot be used."""
     try:
         make_private_folder(folder)
+        return Programs(folder)
     except OSError:
         return None
-    return Programs(folder) if distrusted_folder(folder) is None else None
 
 
 def _end() -> None:
@@ -337,7 +337,7 @@ class Programs:
             if Programs.active is self:
                 Programs.active = None
                 _set(self._before)
-        for path in self._mine.iterdir():
+        for path in self._mine.glob("*"):  # none, if the system has cleared its temporary files
             if not path.is_symlink():
                 self._publish(path)
 
