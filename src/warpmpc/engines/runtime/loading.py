@@ -254,7 +254,7 @@ def keep_program() -> None:
     Only where kernels go through our dispatcher: programs name them by their content there, and by
     numbers of the process elsewhere.
     """
-    if jax.config.jax_compilation_cache_dir or not ANNOUNCER.afterwards(_end):
+    if _program_folder() or not ANNOUNCER.afterwards(_end):
         return
     store = _programs(cache_folder() / "xla" / _processor())
     if store is not None:
