@@ -26,8 +26,8 @@ class Status(IntEnum):
     DUAL_INFEASIBLE: the cost is unbounded below.
     NON_FINITE: data or iterates are not finite.
     INVALID_BOUNDS: bounds are crossed, or a penalty is negative.
-    NON_CONVEX: P has a direction of negative curvature; x is where the iteration ended, which need
-        not be a minimiser.
+    NON_CONVEX: P has a direction of negative curvature that the equalities allow; x is where the
+        iteration ended, which need not be a minimiser.
     """
 
     SOLVED = 0

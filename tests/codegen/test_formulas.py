@@ -340,7 +340,7 @@ def test_gap_of_soft_rows_is_that_of_fenchel():
 
 def scalar_products(dtype):
     """Products with P and A of a QP with one variable and one row."""
-    product = SimpleNamespace(product=lambda values, x: values * x)
+    product = SimpleNamespace(product=lambda values, x: values * x, row_norms=jnp.abs)
     return SimpleNamespace(P=product, A=product, AT=product)
 
 
@@ -354,7 +354,7 @@ def test_verdict_dual_infeasible(dtype):
     dx, P, q, A, upper = values(dtype, given, (0.0, 1e-9, 1.0), given, given, (1.0, np.inf))
     data = QPData(*map(each_alone, (P, q, A, np.full_like(P, -np.inf), upper)))
     expected = np.ravel(is_dual_infeasible(data, scalar_products(dtype), each_alone(dx), SETTINGS))
-    rise = np.where(upper < 1e20, np.maximum(A * dx, 0), 0).astype(dtype)
+    rise = np.where((upper < 1e20) & (A != 0), np.maximum(np.sign(A) * dx, 0), 0).astype(dtype)
     eps = np.array(SETTINGS.eps_dual_inf, dtype)
     found = native("is_dual_infeasible", np.abs(dx), q * dx, np.abs(P * dx), rise, eps) != 0
     np.testing.assert_array_equal(found, expected)
@@ -370,7 +370,8 @@ def test_verdict_primal_infeasible(dtype):
     expected = np.ravel(is_primal_infeasible(data, products, each_alone(dy), SETTINGS))
     support = upper * np.maximum(dy, 0) + lower * np.minimum(dy, 0)
     eps = np.array(SETTINGS.eps_prim_inf, dtype)
-    sums = np.abs(dy), support, np.abs(support), np.abs(A * dy)
+    # However small the only entry of a column is, it is the size of that column.
+    sums = np.abs(dy), support, np.abs(support), np.where(A != 0, np.abs(dy), 0).astype(dtype)
     found = native("is_primal_infeasible", *sums, eps) != 0
     np.testing.assert_array_equal(found, expected)
     assert 0 < found.sum() < found.size
@@ -385,7 +386,10 @@ def test_support_that_is_rounding_certifies_nothing(dtype):
     dy = jnp.tile(jnp.asarray([1.0, -1.0], dtype)[None, :, None], (7, 1, 1))
     data = QPData(dy, dy, dy, lower[..., None], upper[..., None])
     products = SimpleNamespace(
-        AT=SimpleNamespace(product=lambda _, y: y.sum(axis=1, keepdims=True))
+        AT=SimpleNamespace(
+            product=lambda _, y: y.sum(axis=1, keepdims=True),
+            row_norms=lambda values: jnp.abs(values).max(axis=1, keepdims=True),
+        )
     )
     expected = np.ravel(is_primal_infeasible(data, products, dy, SETTINGS))
     support = (np.asarray(upper[:, 0]) - 1).astype(dtype)

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hard_qps import cases
 from infeasible_qps import KINDS, feasible, infeasible
 from qp_cases import osqp_solve, solver_for, stack
+from unbounded_qps import KINDS as UNBOUNDED
+from unbounded_qps import bounded, unbounded
 
 from warpmpc import QPSolver, Status
 
@@ -53,6 +56,49 @@ def test_a_cost_in_small_units_is_not_flat(engine):
     given = stack([cases()["smoothing_units_1"]])
     assert np.abs(given.P_vals).max() < 1e-4
     assert solver_for(given, engine=engine).solve(*given.args).status[0] == Status.SOLVED
+
+
+@pytest.mark.parametrize("engine", ["sparse", "dense"])
+def test_variables_in_small_units_are_not_infeasible(engine):
+    """All entries of A are near the tolerance of certificates, so every change of y nearly is one.
+
+    In float32 the iteration takes longer to close the gap than such a change takes to appear.
+    """
+    given = stack([cases()["grid_flow_units_3"]]).map(lambda array: array.astype("float32"))
+    assert np.abs(given.A_vals).max() < 1e-2
+    status = solver_for(given, engine=engine, dtype="float32").solve(*given.args).status[0]
+    assert status in (Status.SOLVED, Status.MAX_ITER)
+
+
+@pytest.mark.parametrize("engine", ["sparse", "dense", "staged"])
+@pytest.mark.parametrize("unit", [1e-3, 1e-5, 1e-7])
+def test_rows_in_small_units_are_not_unbounded(engine, unit):
+    """A box whose rows rise by less than the tolerance of certificates is a box."""
+    eye, none = sp.identity(2, format="csc"), sp.csc_matrix((2, 2))
+    stages = {"stages": np.zeros(4, dtype=int)} if engine == "staged" else {}
+    solver = QPSolver(none, eye, dtype="float64", engine=engine, **stages)
+    q, upper = np.array([[-1.0, -1.0], [-1.0, 0.0]]), np.array([[1.0, 1.0], [np.inf, 1.0]])
+    data = np.zeros((2, 0)), q, np.full((2, 2), unit), np.zeros((2, 2)), upper
+    status = solver.solve(*data).status
+    assert status[0] in (Status.SOLVED, Status.MAX_ITER)
+    assert status[1] == Status.DUAL_INFEASIBLE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [101, 202, 303])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("engine", ["sparse", "dense"])
+def test_certificates_of_unbounded_kinds(engine, dtype, seed):
+    """Seeds that have been drawn after the kinds were written."""
+    for kind in UNBOUNDED:
+        statuses = []
+        for batch in (unbounded(kind, 20, seed=seed), bounded(kind, 20, seed=seed)):
+            given = batch.map(lambda array: array.astype(dtype))
+            solver = solver_for(given, engine=engine, dtype=dtype)
+            statuses.append(np.asarray(solver.solve(*given.args).status))
+        assert np.mean(statuses[0] == Status.DUAL_INFEASIBLE) >= 0.95, kind
+        allowed = (Status.SOLVED, Status.MAX_ITER)
+        assert np.isin(statuses[1], allowed).all(), kind
 
 
 @pytest.mark.slow

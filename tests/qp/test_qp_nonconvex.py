@@ -13,7 +13,7 @@ from warpmpc.qp.linear_solvers.kkt_solvers import DenseEngine, SparseEngine
 from warpmpc.qp.structure import QPStructure
 from warpmpc.symbolic.pattern import SparsePattern
 
-ENGINES = ["staged", "sparse", "dense"]
+ENGINES = ["staged", "sparse", "dense", "pcg"]
 STAGES = np.array([0, 1, 2, 3, 0, 1, 2, 3])
 
 
@@ -65,6 +65,29 @@ def test_an_indefinite_hessian(engine, dtype):
         )
     )
     np.testing.assert_array_equal(found.status, [Status.SOLVED, Status.NON_CONVEX])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_equalities_that_hold_the_curvature(engine, dtype):
+    """Convex where the rows leave room: with a small rho, K alone does not tell."""
+    P_vals, q, A_vals, lower, upper = chain(dtype, [1.0, 1.0], 10.0, beside=0.3, q=0.1)
+    P_vals[:, 0] = -1.0  # the first variable
+    lower[0, 0] = upper[0, 0] = 0.5  # is fixed in the first instance
+    found = chain_solver(engine, dtype, rho=1e-4, scaling=0).solve(P_vals, q, A_vals, lower, upper)
+    assert found.status[0] != Status.NON_CONVEX
+    assert found.status[1] == Status.NON_CONVEX
+    if found.status[0] == Status.SOLVED:
+        K = np.array([[1, 0.3, 0], [0.3, 1, 0.3], [0, 0.3, 1]])
+        expected = np.linalg.solve(K, -np.array([0.1 + 0.3 * 0.5, 0.1, 0.1]))
+        np.testing.assert_allclose(found.x[0, 1:], expected, atol=5e-3)
+
+
+def test_what_leaves_the_range_of_numbers_bends_down():
+    """The data are finite, so the status says why the iterate is not."""
+    data = chain("float32", [-1e-2], 1.0, q=1e20)
+    found = chain_solver("dense", "float32", rho=1e-3, scaling=0).solve(*data)
+    assert found.status[0] == Status.NON_CONVEX
 
 
 def test_rho_hides_it_until_it_falls():

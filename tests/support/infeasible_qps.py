@@ -188,11 +188,11 @@ def badly_scaled(qp: QP, rng: np.random.Generator) -> QP:
 
 
 @cache
-def instances(kind: str, count: int, *, feasible: bool) -> QPBatch:
+def instances(kind: str, count: int, *, feasible: bool, seed: int = 5) -> QPBatch:
     """So many of a kind, every second one badly scaled; they lack or leave 10 % to 200 %."""
     found = []
     for b in range(count):
-        rng = np.random.default_rng([5, list(KINDS).index(kind), b, int(feasible)])
+        rng = np.random.default_rng([seed, list(KINDS).index(kind), b, int(feasible)])
         slack = 10.0 ** rng.uniform(-1, -0.3 if feasible else 0.3)
         qp = KINDS[kind](rng, slack if feasible else -slack)
         found.append(badly_scaled(qp, rng) if b % 2 else qp)

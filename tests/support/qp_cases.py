@@ -380,8 +380,11 @@ def spoiled_ring() -> QPBatch:
         given.A_vals[b, row == 4] = given.A_vals[b, row == 0]
         given.lower[b, [0, 4]], given.upper[b, [0, 4]] = [-INF, 1.0], [-1.0, INF]
     given.P_vals[4], given.lower[4], given.upper[4] = 0, -INF, INF
-    given.P_vals[6] *= 1e-9  # so badly scaled that 4000 iterations are not enough
-    given.A_vals[6] *= 10.0 ** np.random.default_rng(0).uniform(-6, 6, given.A.nnz)
+    rng = np.random.default_rng(1)  # so badly scaled that 4000 iterations are not enough
+    given.P_vals[6] *= 1e-9
+    given.A_vals[6] *= 10.0 ** rng.uniform(-6, 6, given.A.nnz)
+    center = given.instance(6).A @ rng.normal(size=RING_VARS)
+    given.lower[6], given.upper[6] = bounds_around(rng, center, np.full(RING_CONS, 4))
     given.lower[8, 3], given.upper[8, 3] = 1.0, 0.5
     given.lower[9, 5] = given.upper[9, 5] = INF
     for b, name in zip(range(11, 16), ARGUMENTS, strict=True):

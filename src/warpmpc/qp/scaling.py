@@ -6,7 +6,7 @@ are OSQP's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,8 @@ from warpmpc.symbolic.pattern import SparsePattern
 
 RHO_MAX = 1e6
 _SCALE_MAX = 1e4
+# Rho of equalities where curvature is judged; rounding of so large a sum hides small curvatures.
+_FIRM = {"float32": 1e3, "float64": 1e8}
 
 
 @jax.tree_util.register_dataclass
@@ -223,21 +225,45 @@ class ScaledQP:
         bounds = self.scaled.lower, self.scaled.upper
         if self.penalties is None:
             return Projection(*bounds)
-        return Projection(*bounds, self._scaled_penalties(self.penalties).proximal(self.rho(rho)))
+        return Projection(*bounds, self._scaled(self.penalties).proximal(self.rho(rho)))
 
-    def _scaled_penalties(self, penalties: Penalties) -> Penalties:
+    def _scaled(self, penalties: Penalties) -> Penalties:
         return penalties.scaled(self.scaling.con, self.scaling.cost)
+
+    @property
+    def scaled_penalties(self) -> Penalties | None:
+        """Penalties of the scaled problem; None without soft rows."""
+        return None if self.penalties is None else self._scaled(self.penalties)
+
+    @property
+    def judged(self) -> QPData:
+        """The scaled problem for certificates: what is no bound before scaling is none in it."""
+        lower = jnp.where(self.data.lower < -INFINITY, -jnp.inf, self.scaled.lower)
+        upper = jnp.where(self.data.upper > INFINITY, jnp.inf, self.scaled.upper)
+        return replace(self.scaled, lower=lower, upper=upper)
+
+    def scaled_change(self, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Changes of x and y of the scaled problem."""
+        return x / self.scaling.x, self.scaling.cost * y / self.scaling.con
 
     def penalty(self, v: jax.Array, rho: jax.Array) -> jax.Array | float:
         """What violations of soft rows add to the unscaled objective."""
         if self.penalties is None:
             return 0.0
         excess = self.projection(rho).excess(v)
-        return self._scaled_penalties(self.penalties).cost(excess) / self.scaling.cost
+        return self._scaled(self.penalties).cost(excess) / self.scaling.cost
 
     def rho(self, rho: jax.Array | float) -> jax.Array:
         """Rho of every row."""
         return rho_rows(rho, self.factors, self.free)
+
+    def firm_rho(self, rho: jax.Array) -> jax.Array:
+        """Rho of every row, so large for equalities that they allow no other directions."""
+        rows, data = self.rho(rho), self.data
+        equal = data.lower == data.upper
+        if self.penalties is not None:
+            equal &= ~self.penalties.lower.soft & ~self.penalties.upper.soft
+        return jnp.where(equal, jnp.maximum(rows, _FIRM[str(rows.dtype)]), rows)
 
     def scaled_start(self, x: jax.Array, s: jax.Array, y: jax.Array) -> tuple[jax.Array, ...]:
         """Scaled x, s and y."""

@@ -1,4 +1,9 @@
-"""When an ADMM iteration stops: residuals and infeasibility certificates of the unscaled QP."""
+"""When an ADMM iteration stops: residuals of the unscaled QP, certificates of the scaled one.
+
+A certificate holds up to a tolerance.  In small units of variables or rows every direction meets an
+absolute one, also of a problem with a solution.  So it is relative to the largest entry of each row
+or column of A, in the scaled problem, where changes of all variables and rows compare.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,14 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from warpmpc.qp.products import QPMatrices, norm, total
+from warpmpc.qp.products import QPMatrices, RowGather, norm, total
 from warpmpc.qp.scaling import QPData, Residuals
 from warpmpc.qp.soft import Penalties
 from warpmpc.qp.types import INFINITY, ADMMSettings, Status
 
 # Sums whose terms cancel to this share of their sizes are as good as zero.
 _ROUNDING = {"float32": 1e-6, "float64": 1e-15}
+_NOTHING = 1e-30  # smaller entries are none
 
 
 def residuals(
@@ -82,6 +88,11 @@ def is_reference(checks: jax.Array) -> jax.Array:
     return (checks == lowest_bit) | (checks == 3 * lowest_bit)
 
 
+def _sizes(rows: RowGather, values: jax.Array) -> jax.Array:
+    """Largest entry of each row, to divide by."""
+    return jnp.maximum(rows.row_norms(values), _NOTHING)
+
+
 def is_primal_infeasible(
     data: QPData,
     matrices: QPMatrices,
@@ -102,7 +113,8 @@ def is_primal_infeasible(
     support = upper * jnp.maximum(dy, 0) + lower * jnp.minimum(dy, 0)
     gap = total(support)
     enough = -_ROUNDING[str(dy.dtype)] * total(jnp.abs(support))
-    small = norm(matrices.AT.product(data.A, dy)) <= settings.eps_prim_inf * size
+    combination = matrices.AT.product(data.A, dy) / _sizes(matrices.AT, data.A)
+    small = norm(combination) <= settings.eps_prim_inf * size
     return (size > settings.eps_prim_inf) & (gap < enough) & small
 
 
@@ -131,7 +143,9 @@ def is_dual_infeasible(
         change = change + total(rate * Adx)
         has_upper &= ~upper.soft | (upper.quadratic > 0)
         has_lower &= ~lower.soft | (lower.quadratic > 0)
-    stays = ~(((Adx > limit) & has_upper) | ((Adx < -limit) & has_lower)).any(axis=1, keepdims=True)
+    rise = Adx / _sizes(matrices.A, data.A)
+    leaves = ((rise > limit) & has_upper) | ((rise < -limit) & has_lower)
+    stays = ~leaves.any(axis=1, keepdims=True)
     # Beside the slope as well: every P is flat if the cost is in small enough units.
     flat = (curvature <= limit) & (curvature <= -settings.eps_dual_inf * change)
     return (size > settings.eps_dual_inf) & (change < 0) & flat & stays
@@ -140,10 +154,10 @@ def is_dual_infeasible(
 def with_curvature(status: jax.Array, bends_down: jax.Array) -> jax.Array:
     """The final status where the cost has been found to bend down.
 
-    The iteration may end at a maximiser or a saddle, so its solutions are none.  What shows that
-    there is no solution at all shows it for every P.
+    The iteration may end at a maximiser or a saddle, so its solutions are none, or leave the range
+    of numbers.  What shows that there is no solution at all shows it for every P.
     """
-    ended = (status == Status.SOLVED) | (status == Status.MAX_ITER)
+    ended = (status == Status.SOLVED) | (status == Status.MAX_ITER) | (status == Status.NON_FINITE)
     return jnp.where(bends_down & ended, Status.NON_CONVEX, status)
 
 

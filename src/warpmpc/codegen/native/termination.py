@@ -9,10 +9,11 @@ from __future__ import annotations
 from warpmpc._conventions import Status
 from warpmpc.codegen.native.status import status_enum
 
-# Residuals and certificates of the unscaled problem; `size` is what unscales x and y, and a residual
-# is divided by size * cost.  W serves as memory for y, V holds x and y of an earlier check, and C
-# their changes since.  Any direction may be a certificate; that of a single iteration is so small
-# beside y that float32 keeps none of its digits.
+# Residuals of the unscaled problem; `size` is what unscales x and y, and a residual is divided by
+# size * cost.  Certificates are those of the scaled problem, relative to the largest entry of each
+# row or column of A.  W serves as memory for y, V holds x and y of an earlier check, and C their
+# changes since.  Any direction may be a certificate; that of a single iteration is so small beside y
+# that float32 keeps none of its digits.
 CHECK = (
     status_enum(tuple(Status)[: Status.NON_FINITE + 1])
     + r"""
@@ -33,7 +34,7 @@ CHECK = (
             change = NO_UPPER ? MIN(change, none) : change;
             change = NO_LOWER ? MAX(change, none) : change;
             AT(C, i) = change;
-            y_change = MAX(y_change, ABS(change) * unit);
+            y_change = MAX(y_change, ABS(change));
             const Pack of_upper = (hi > large ? none : hi) * MAX(change, none);
             const Pack of_lower = (lo < -large ? none : lo) * MIN(change, none);
             support += of_upper + of_lower;
@@ -44,7 +45,7 @@ CHECK = (
             if (!certify) continue;
             const Pack change = x - AT(V, i);
             AT(C, i) = change;
-            x_change = MAX(x_change, ABS(change) * unit);
+            x_change = MAX(x_change, ABS(change));
             descent += GET(Q, i) * change;
         }
     }
@@ -53,7 +54,7 @@ CHECK = (
         const Node node = nodes[i];
         const Pack unscale = scaled ? 1 / (GET(Z, i) * cost) : (Pack)1;
         // Rows: A x.  Variables: P x up to `split`, then A'y.  K holds P + sigma I.
-        Pack product = 0, moved = 0, product_A = 0, moved_A = 0;
+        Pack product = 0, moved = 0, product_A = 0, moved_A = 0, size_A = (SCALAR)1e-30;
         const SCALAR* with = node.is_row ? X : W;
         #pragma unroll 4
         for (int t = node.begin; t < node.split; ++t) {
@@ -63,7 +64,9 @@ CHECK = (
         #pragma unroll 4
         for (int t = node.split; t < node.end; ++t) {
             product_A += GET(K, (Offset)terms[t].entry) * AT(with, (Offset)terms[t].node);
-            if (certify) moved_A += GET(K, (Offset)terms[t].entry) * AT(C, (Offset)terms[t].node);
+            if (!certify) continue;
+            moved_A += GET(K, (Offset)terms[t].entry) * AT(C, (Offset)terms[t].node);
+            size_A = MAX(size_A, ABS(GET(K, (Offset)terms[t].entry)));
         }
         if (node.is_row) {
             const Pack lo = GET(Q, i), hi = GET(U, i), s = PROJECT(i, AT(X, i), lo, hi);
@@ -71,8 +74,8 @@ CHECK = (
             primal_scale = MAX(primal_scale, MAX(ABS(product_A), ABS(s)) * unscale);
             // How far the change leaves what the bounds allow in every multiple.
             const Pack large = INFINITE / unscale, none = 0;
-            rise = MAX(rise, (STOPS_RISE ? moved_A : none) * unscale);
-            rise = MAX(rise, (STOPS_FALL ? -moved_A : none) * unscale);
+            rise = MAX(rise, (STOPS_RISE ? moved_A : none) / size_A);
+            rise = MAX(rise, (STOPS_FALL ? -moved_A : none) / size_A);
             PAY_SOFT
         } else {
             const Pack q = GET(Q, i), x = AT(X, i);
@@ -82,13 +85,12 @@ CHECK = (
             objective += ((SCALAR)0.5 * product + q) * x;
             curved += product * x;
             linear += q * x;
-            if (certify) flat = MAX(flat, ABS(moved - SIGMA * AT(C, i)) * unscale);
-            combination = MAX(combination, ABS(moved_A) * unscale);
+            if (certify) flat = MAX(flat, ABS(moved - SIGMA * AT(C, i)));
+            combination = MAX(combination, ABS(moved_A) / size_A);
         }
     }
     GATHER_SIDES
     objective /= cost;
-    descent /= cost;
     curved /= cost;
     linear /= cost;
     held /= cost;

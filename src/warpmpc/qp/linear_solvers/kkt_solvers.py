@@ -8,6 +8,7 @@ lanes]``: tiles of 32 for the sparse engine, one lane for the others.  Register 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -131,7 +132,9 @@ class DenseEngine(_Anew):
     ) -> jax.Array:
         """See `KnowsCurvature`."""
         del P, A, rho
-        return state[2][:, None, None]
+        lu, _, bent = state
+        # What follows from the answer waits for LU, too.
+        return (bent & (lu[:, 0, 0] == lu[:, 0, 0]))[:, None, None]
 
     def _matrix(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> jax.Array:
         pattern = self._structure.kkt.K_pattern
@@ -145,6 +148,14 @@ class DenseEngine(_Anew):
         del guess
         lu, pivots, _ = state
         return jax.vmap(jax.scipy.linalg.lu_solve)((lu, pivots), rhs[..., 0])[..., None]
+
+
+_DIRECTIONS = 50  # that are tried for negative curvature without a factor
+_ROUNDING = 100  # of a product, in units of the machine precision
+
+
+def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
+    return (a * b).sum(axis=1, keepdims=True)
 
 
 class PCGEngine(_Anew):
@@ -162,6 +173,41 @@ class PCGEngine(_Anew):
         """The data itself and the inverse diagonal."""
         return P, A, rho, 1 / self._diagonal(P, A, rho)
 
+    def _operator(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> Callable[..., jax.Array]:
+        """The product with P + sigma I + A' rho A."""
+        M, sigma = self._structure.matrices, self._structure.settings.sigma
+        return lambda x: M.P.product(P, x) + sigma * x + M.AT.product(A, rho * M.A.product(A, x))
+
+    def bends_down(
+        self, state: tuple[jax.Array, ...], P: jax.Array, A: jax.Array, rho: jax.Array
+    ) -> jax.Array:
+        """See `KnowsCurvature`: one of the directions of conjugate gradients shows it, if any does.
+
+        There are no pivots.  The directions begin with a random one, so none is overlooked because
+        the data are orthogonal to it.
+        """
+        del state
+        apply, terms = self._operator(P, A, rho), self._operator(jnp.abs(P), jnp.abs(A), rho)
+        n = self._structure.kkt.n_vars
+        first = np.random.default_rng(0).normal(size=(1, n, 1)).astype(P.dtype)
+        first = jnp.broadcast_to(jnp.asarray(first), (P.shape[0], n, 1))
+
+        def step(_: int, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            r, d, rr, found = carry
+            Ad = apply(d)
+            slope, rounding = _dot(d, Ad), _ROUNDING * jnp.finfo(P.dtype).eps
+            rounding = rounding * _dot(jnp.abs(d), terms(jnp.abs(d)))
+            found |= slope < -rounding
+            usable = ~found & (slope > rounding)
+            r = r - jnp.where(usable, rr / jnp.where(usable, slope, 1), 0) * Ad
+            rr_next = _dot(r, r)
+            beta = jnp.where(usable, rr_next / jnp.where(rr > 0, rr, 1), 0)
+            return r, jnp.where(usable, r + beta * d, d), rr_next, found
+
+        bent = self._diagonal(P, A, rho).min(axis=1, keepdims=True) < 0
+        start = (first, first, _dot(first, first), bent)
+        return jax.lax.fori_loop(0, min(n, _DIRECTIONS), step, start)[-1]
+
     def _diagonal(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> jax.Array:
         kkt, structure = self._structure.kkt, self._structure
         entries, column = structure.P_diagonal
@@ -173,29 +219,22 @@ class PCGEngine(_Anew):
         """Reduced system by conjugate gradients, multipliers from its solution."""
         P, A, rho, inverse = state
         n, M = self._structure.kkt.n_vars, self._structure.matrices
-        sigma = self._structure.settings.sigma
-
-        def apply(x: jax.Array) -> jax.Array:
-            return M.P.product(P, x) + sigma * x + M.AT.product(A, rho * M.A.product(A, x))
-
-        def dot(a: jax.Array, b: jax.Array) -> jax.Array:
-            return (a * b).sum(axis=1, keepdims=True)
-
+        apply = self._operator(P, A, rho)
         b = rhs[:, :n] + M.AT.product(A, rho * rhs[:, n:])
-        target = self.tolerance**2 * dot(b, b)
+        target = self.tolerance**2 * _dot(b, b)
 
         def step(_: int, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             x, r, d, rz = carry
             Ad = apply(d)
-            running = dot(r, r) > target
-            alpha = jnp.where(running, rz / jnp.where(running, dot(d, Ad), 1), 0)
+            running = _dot(r, r) > target
+            alpha = jnp.where(running, rz / jnp.where(running, _dot(d, Ad), 1), 0)
             x, r = x + alpha * d, r - alpha * Ad
             z = inverse * r
-            rz_next = dot(r, z)
+            rz_next = _dot(r, z)
             beta = jnp.where(running, rz_next / jnp.where(running, rz, 1), 0)
             return x, r, z + beta * d, rz_next
 
         r = b - apply(guess)
         z = inverse * r
-        x, *_ = jax.lax.fori_loop(0, self.iterations, step, (guess, r, z, dot(r, z)))
+        x, *_ = jax.lax.fori_loop(0, self.iterations, step, (guess, r, z, _dot(r, z)))
         return jnp.concatenate([x, rho * (M.A.product(A, x) - rhs[:, n:])], axis=1)

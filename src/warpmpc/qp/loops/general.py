@@ -136,8 +136,15 @@ class ADMM:
         """Which instances are seen not to be convex: none with a fixed number of iterations."""
         if not self.settings.check_every or not isinstance(self.engine, KnowsCurvature):
             return jnp.zeros_like(rho, dtype=bool)
-        scaled = self.problem.scaled
-        return self.engine.bends_down(kkt, scaled.P, scaled.A, self.problem.rho(rho))
+        engine, scaled = self.engine, self.problem.scaled
+        found = engine.bends_down(kkt, scaled.P, scaled.A, self.problem.rho(rho))
+
+        def confirmed() -> jax.Array:
+            firm = self.problem.firm_rho(rho)
+            again = engine.prepare(scaled.P, scaled.A, firm)
+            return found & engine.bends_down(again, scaled.P, scaled.A, firm)
+
+        return jax.lax.cond(found.any(), confirmed, lambda: found)
 
 
 def iterate(admm: ADMM, start: tuple[jax.Array, ...], status: jax.Array) -> Progress:
@@ -210,9 +217,10 @@ def _check(admm: ADMM, now: Progress) -> Progress:
     solved = is_solved(r, duality_gap(*iterate) if settings.check_dualgap else None, settings)
 
     def certificates() -> tuple[jax.Array, jax.Array]:
-        given, penalties = (problem.data, admm.matrices), problem.penalties
-        impossible = is_primal_infeasible(*given, y - last[1], settings, penalties)
-        return impossible, is_dual_infeasible(*given, x - last[0], settings, penalties)
+        given, penalties = (problem.judged, admm.matrices), problem.scaled_penalties
+        dx, dy = problem.scaled_change(x - last[0], y - last[1])
+        impossible = is_primal_infeasible(*given, dy, settings, penalties)
+        return impossible, is_dual_infeasible(*given, dx, settings, penalties)
 
     is_last = now.iteration >= settings.max_iter
     status = verdict(now.status, solved, certificates, is_last, settings)

@@ -166,7 +166,7 @@ class _Run:
         data = self._data(s, rows)
         state = LoopState.before(nodes.join(x, s + y / rows), status, settings.check_every)
         factor = self._kernels.factor(data.K)
-        bends_down = self._bends_down(factor, data.K)
+        bends_down = self._bends_down(factor, data.K, rho)
         carry = _Carry(state, rho, factor, bends_down, jnp.asarray(0, dtype=jnp.int32))
         span = settings.adaptive_rho_every or settings.max_iter
         if span >= settings.max_iter:
@@ -243,15 +243,22 @@ class _Run:
             state=replace(state, X=nodes.join(x, v)),
             rho=rho,
             factor=factor,
-            bends_down=carry.bends_down | (change & self._bends_down(factor, K)),
+            bends_down=carry.bends_down | (change & self._bends_down(factor, K, rho)),
         )
 
-    def _bends_down(self, factor: jax.Array, K: jax.Array) -> jax.Array:
+    def _bends_down(self, factor: jax.Array, K: jax.Array, rho: jax.Array) -> jax.Array:
         """Which instances are seen not to be convex: none with a fixed number of iterations."""
         if not self._settings.check_every:
             return jnp.zeros((K.shape[0], 1, LANES), dtype=bool)
         inertia = Inertia(self._elimination.elimination, self._structure.n_vars)
-        return inertia.is_wrong(factor, K[:, self._elimination.diagonals])
+        diagonals = self._elimination.diagonals
+        found = inertia.is_wrong(factor, K[:, diagonals])
+
+        def confirmed() -> jax.Array:
+            firm = K.at[:, self._order.row_diagonals].set(-1 / self._problem.firm_rho(rho))
+            return found & inertia.is_wrong(self._kernels.factor(firm), firm[:, diagonals])
+
+        return jax.lax.cond(found.any(), confirmed, lambda: found)
 
 
 def _residuals(state: LoopState) -> Residuals:
