@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from qp_cases import OSQP_TIGHT, family, osqp_solve, solver_for, spoiled_ring
+from qp_cases import OSQP_TIGHT, QP, family, osqp_solve, solver_for, spoiled_ring, stack
 
 from warpmpc import ADMMSettings, QPSolver, SettingsError, Status
 
@@ -40,6 +40,44 @@ def test_two_digits_more(engine, dtype):
     assert (np.asarray(found.y)[np.isinf(given.lower)] >= 0).all()
     cost = [qp.objective(x) for qp, x in zip(given.instances, np.asarray(found.x), strict=True)]
     np.testing.assert_allclose(found.objective, cost, rtol=1e-4 if dtype == "float32" else 1e-9)
+
+
+def cart_qps(batch):
+    """Carts that go for a place: states and the input behind them, dynamics, limits of inputs."""
+    steps, n = 4, 14
+    of_P = sp.diags([[1.0, 0.1] * (steps + 1) + [0.02] * steps], [0], format="csc")
+    rows = np.zeros((2 * (steps + 1) + steps, n))
+    rows[[0, 1], [0, 1]] = 1.0
+    for k in range(steps):
+        here, there, u = 2 * k, 2 * k + 2, 2 * (steps + 1) + k
+        rows[there, [here, here + 1, there, u]] = 1.0, 0.3, -1.0, 0.045
+        rows[there + 1, [here + 1, there + 1, u]] = 1.0, -1.0, 0.3
+        rows[2 * (steps + 1) + k, u] = 1.0
+    of_states, of_inputs = np.repeat(np.arange(steps + 1), 2), np.arange(steps)
+    stages = np.concatenate([of_states, of_inputs, of_states, of_inputs])
+    instances = []
+    for b in range(batch):
+        lower = np.concatenate([np.zeros(2 * (steps + 1)), np.full(steps, -1.0)])
+        upper = -lower
+        lower[:2] = upper[:2] = np.random.default_rng(b).uniform(-1, 1, 2)
+        instances.append(QP(of_P, np.zeros(n), sp.csc_matrix(rows), lower, upper))
+    return stack(instances), stages
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_two_digits_more_on_stages(dtype):
+    """The engine `staged` polishes with the linear solver for any pattern."""
+    given, stages = cart_qps(16)
+    exact = [osqp_solve(qp, **OSQP_TIGHT) for qp in given.instances]
+    data, found = given.map(lambda array: array.astype(dtype)), []
+    for settings in (ADMMSettings(), POLISH):
+        solver = QPSolver(given.P, given.A, settings, dtype, "staged", stages=stages)
+        solution = solver.solve(*data.args)
+        np.testing.assert_array_equal(solution.status, Status.SOLVED)
+        found.append(np.median(errors(given, solution, exact)))
+    assert found[1] < 1e-2 * found[0]
+    assert found[1] < (1e-6 if dtype == "float32" else 1e-10)
 
 
 def test_others_keep_every_bit():

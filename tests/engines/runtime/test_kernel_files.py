@@ -16,7 +16,14 @@ from warpmpc._errors import CodegenError
 from warpmpc.codegen.kernel_source import KernelSource, arguments
 from warpmpc.engines.runtime import loading
 from warpmpc.engines.runtime.ffi import form, run
-from warpmpc.engines.runtime.loading import SEAL, fault_of, load_kernel, loaded_files, start_warp
+from warpmpc.engines.runtime.loading import (
+    SEAL,
+    fault_of,
+    load_kernel,
+    loaded_files,
+    seal_files,
+    start_warp,
+)
 
 BODY = """
 for (int i = 0; i < 32; ++i)
@@ -66,7 +73,7 @@ def built(cache) -> tuple[KernelSource, Path]:
     made = source()
     forget(made)
     assert product(made) == 6
-    (folder,) = cache.iterdir()
+    (folder,) = cache.glob("wp_times_*")  # beside the dispatcher, in a process that is new
     forget(made)
     return made, folder
 
@@ -119,7 +126,7 @@ def test_object_without_the_entry_point_is_built_again(built, cache):
     other = source(5)
     forget(other)
     assert product(other) == 10
-    (foreign,) = (path for path in cache.iterdir() if path != folder)
+    (foreign,) = (path for path in cache.glob("wp_times_*") if path != folder)
     path, content = binary_in(folder), binary_in(foreign).read_bytes()
     (seal,) = foreign.glob(f"*.o.*{SEAL}")
     path.write_bytes(content)
@@ -129,6 +136,23 @@ def test_object_without_the_entry_point_is_built_again(built, cache):
     with pytest.warns(RuntimeWarning, match="has no entry point times"):
         assert product(made) == 6
     assert path.read_bytes() != content
+
+
+def test_object_of_another_architecture_is_built_again(built):
+    """A home folder that machines share: whole and sealed, but not for this processor."""
+    made, folder = built
+    path = binary_in(folder)
+    content = bytearray(path.read_bytes())
+    assert content[:4] == b"\x7fELF"
+    of_arm, of_intel, machine = 183, 62, int.from_bytes(content[18:20], "little")
+    content[18:20] = (of_intel if machine == of_arm else of_arm).to_bytes(2, "little")
+    for seal in folder.glob(f"*{SEAL}"):
+        seal.unlink()
+    path.write_bytes(content)
+    seal_files(folder)
+    assert fault_of(folder) is None
+    with pytest.warns(RuntimeWarning, match="has no entry point times"):
+        assert product(made) == 6
 
 
 def test_nothing_helps(built, monkeypatch):
