@@ -252,6 +252,14 @@ def test_status_names():
     assert Status.SOLVED == 0
 
 
+@pytest.mark.parametrize("stages", [3, "a", None])
+def test_stages_of_a_qp_without_rows(stages):
+    """Such a QP gets a row, which has a stage as well."""
+    eye, nothing = sp.identity(2, format="csc"), sp.csc_matrix((0, 2))
+    with pytest.raises((PatternError, SettingsError), match="`stages`"):
+        QPSolver(eye, nothing, engine="staged", stages=stages)
+
+
 @pytest.mark.parametrize("settings", [{}, 0, "fast"])
 def test_settings_are_settings(settings):
     message = f"settings must be ADMMSettings, got {type(settings).__name__}"

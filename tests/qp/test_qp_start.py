@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from qp_cases import INF, OSQP_FIXED, OSQP_TIGHT, QP, fixed, osqp_solve, ring, solver_for
 
-from warpmpc import ADMMSettings, QPSolver, QPWarmStart, RowClass, Status
+from warpmpc import ADMMSettings, ProblemError, QPSolver, QPWarmStart, RowClass, Status
 
 BATCH, TOLERANCE = 6, 1e-9
 RHO, RHO_EQUALITY, RHO_FREE, SIGMA, RELAXATION = 0.1, 1e2, 1e-6, 1e-6, 1.6
@@ -107,6 +107,21 @@ class TestStructure:
         assert jax.tree.structure(start) == jax.tree.structure(solution.warm_start)
         for one, other in zip(*map(jax.tree.leaves, (start, solution.warm_start)), strict=True):
             assert (one.shape, one.dtype) == (other.shape, other.dtype)
+
+    def test_integers(self, make):
+        """Nothing that is unknown may look like a number."""
+        x, rows = points(ring(BATCH))
+        one, other = (
+            make(np.ones_like(x, dtype=int), np.ones_like(rows, dtype=int)),
+            make(np.ones_like(x), np.ones_like(rows)),
+        )
+        for mine, wanted in zip(*map(jax.tree.leaves, (one, other)), strict=True):
+            np.testing.assert_array_equal(mine, wanted)
+
+    @pytest.mark.parametrize("given", [None, "a", [0.0], np.array(["a"]), np.ones(2) * 1j])
+    def test_what_is_no_array_of_numbers(self, make, given):
+        with pytest.raises(ProblemError, match="x must be a NumPy or JAX array of real numbers, g"):
+            make(given, np.ones(2))
 
     def test_jit_and_vmap(self, make):
         given = ring(BATCH)

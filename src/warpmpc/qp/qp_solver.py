@@ -103,7 +103,7 @@ class QPSolver:
         structure = QPStructure(*patterns, settings, dtype, soft_rows, row_classes)
         structure.check()
         given_stages = stages
-        if structure.n_spare and stages is not None:
+        if structure.n_spare and stages is not None and np.ndim(stages) == 1:
             stages = [*stages, *list(stages)[: structure.n_spare]]
         if nominal is not None:
             structure = structure.with_nominal(nominal)

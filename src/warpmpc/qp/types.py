@@ -14,7 +14,7 @@ from warpmpc._checks import ArrayLike, check_choice, check_count, check_flag, ch
 from warpmpc._conventions import INFINITY as INFINITY
 from warpmpc._conventions import RowClass as RowClass
 from warpmpc._conventions import Status as Status
-from warpmpc._errors import SettingsError
+from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.tiles import LANES
 
 _TOLERANCE = 1e-3  # OSQP's
@@ -132,7 +132,8 @@ class QPWarmStart:
     @classmethod
     def from_xy(cls, x: ArrayLike, y: ArrayLike) -> QPWarmStart:
         """From a point and multipliers, of any other solver; s becomes A x, as in OSQP."""
-        return cls(jnp.asarray(x), _unknown(y), jnp.asarray(y))
+        x, y = _array(x, "x"), _array(y, "y")
+        return cls(x, _unknown(y), y)
 
     @classmethod
     def from_xv(cls, x: ArrayLike, v: ArrayLike) -> QPWarmStart:
@@ -142,11 +143,23 @@ class QPWarmStart:
         Rho is that of the row before any adaptation: `ADMMSettings.rho`, times `rho_equality` for
         equalities, 1e-6 for free rows.
         """
-        return cls(jnp.asarray(x), jnp.asarray(v), _unknown(v))
+        x, v = _array(x, "x"), _array(v, "v")
+        return cls(x, v, _unknown(v))
 
 
-def _unknown(like: ArrayLike) -> jax.Array:
-    return jnp.full_like(jnp.asarray(like), jnp.nan)
+def _array(given: ArrayLike, name: str) -> jax.Array:
+    """An array of real numbers; `QPSolver.solve` checks its shape and dtype."""
+    dtype = getattr(given, "dtype", None)
+    if isinstance(given, jax.Array | np.ndarray) and np.dtype(dtype).kind not in "OSUMmc":
+        array = jnp.asarray(given)
+        # What is unknown is NaN, which integers do not have.
+        return array if jnp.issubdtype(array.dtype, jnp.inexact) else array.astype(float)
+    what = type(given).__name__ if dtype is None else f"dtype {dtype}"
+    raise ProblemError(f"{name} must be a NumPy or JAX array of real numbers, got {what}.")
+
+
+def _unknown(like: jax.Array) -> jax.Array:
+    return jnp.full_like(like, jnp.nan)
 
 
 @jax.tree_util.register_dataclass
