@@ -92,7 +92,7 @@ def test_step_of_a_soft_side_is_that_of_the_whole_newton_system():
     rng = np.random.default_rng(2)
     s, z, e, w, ds = rng.uniform(0.5, 2, (5, LANES, 1))
     linear, quadratic, bound, mu = 3.0, 0.7, 0.2, 0.1
-    soft = jnp.ones((1, 1, LANES), dtype=bool)
+    soft = jnp.ones((1, 1, LANES))
     weights = (tiles(np.full((LANES, 1), weight)) for weight in (linear, quadratic))
     elastic = Elastic(tiles(e), tiles(w), *weights, soft)
     side = Side(tiles(z), soft, tiles(np.full((LANES, 1), bound)), elastic, 0, 1, upper=False)

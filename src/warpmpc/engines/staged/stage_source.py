@@ -197,7 +197,7 @@ def _at_soft_rows(run: StageRun, nodes: tuple[int, ...], place: int) -> list[str
     return [f"AT_STAGE(H, {start} + k * {width})", ahead]
 
 
-def _positions(template: StageTemplate) -> list[int]:
+def positions(template: StageTemplate) -> list[int]:
     """First entry of L of each column."""
     ends = [0]
     for column in template.columns:
@@ -301,10 +301,10 @@ def eliminate_stage(
 
 def _forward_stage(template: StageTemplate, program: StageElimination) -> list[str]:
     """Forward solve of one stage; stores the results over their pivots in W, except for leaves."""
-    lines, into, out = [], _incoming(template), _outgoing(template)
+    lines, into, out = [], incoming(template), outgoing(template)
     for i in range(template.n_nodes):
         start = f"AT(Wk, {i})" if template.is_row[i] else f"RHS_OF_X(AT(Xk, {i}), GET(Qk, {i}))"
-        lines.append(f"Pack w{i} = {start}{_entering(template, program, i)};")
+        lines.append(f"Pack w{i} = {start}{entering(template, program, i)};")
         lines += [f"w{i} -= GET(Lk, {entry}) * w{j};" for j, entry in into[i]]
     for slot in program.carried:
         lines.append(f"f{slot} = (Pack)0;")
@@ -317,7 +317,7 @@ def _forward_stage(template: StageTemplate, program: StageElimination) -> list[s
     return lines
 
 
-def _entering(template: StageTemplate, program: StageElimination, node: int) -> str:
+def entering(template: StageTemplate, program: StageElimination, node: int) -> str:
     """Terms that earlier stages add to the right-hand side of a node."""
     text = f" + f{template.slots[node]}" if template.slots[node] >= 0 else ""
     if template.joins and template.joins[node] >= 0:
@@ -325,7 +325,7 @@ def _entering(template: StageTemplate, program: StageElimination, node: int) -> 
     return text
 
 
-def _incoming(template: StageTemplate) -> list[list[tuple[int, int]]]:
+def incoming(template: StageTemplate) -> list[list[tuple[int, int]]]:
     """Rows of L inside the stage: for each node the columns and entries that change it."""
     rows: list[list[tuple[int, int]]] = [[] for _ in range(template.n_nodes)]
     position = 0
@@ -337,7 +337,7 @@ def _incoming(template: StageTemplate) -> list[list[tuple[int, int]]]:
     return rows
 
 
-def _outgoing(template: StageTemplate) -> dict[int, list[tuple[int, int]]]:
+def outgoing(template: StageTemplate) -> dict[int, list[tuple[int, int]]]:
     """Rows of L that belong to the next stage, by slot."""
     rows: dict[int, list[tuple[int, int]]] = {}
     position = 0
@@ -353,7 +353,7 @@ def _backward_stage(
     template: StageTemplate, program: StageElimination, soft: tuple[int, ...], kinds: list[RowKind]
 ) -> list[str]:
     """Solution of one stage and the ADMM update of its nodes."""
-    lines, position = [], _positions(template)
+    lines, position = [], positions(template)
     for i in reversed(range(template.n_nodes)):
         # The forward solve stores nothing for a leaf: its right-hand side follows from X.
         # The coefficients of a soft row are found by its place among those of the stage.

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from warpmpc._errors import SettingsError
+from warpmpc._errors import PatternError, SettingsError
 from warpmpc.engines.runtime.ffi import has_gpu
 from warpmpc.mpc.batching import result_values
-from warpmpc.mpc.interior_point.linear_system import SOLVERS
+from warpmpc.mpc.interior_point.linear_system import SOLVERS, NewtonSystem
 from warpmpc.mpc.interior_point.problem_functions import RowOrder
-from warpmpc.mpc.interior_point.solve import InteriorPointSolve, newton_system
+from warpmpc.mpc.interior_point.solve import InteriorPointSolve, kkt_layout
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 
-_DEFAULT = "sparse"
 _VECTORS = 16  # of the size of all variables and rows: iterate, step, trial point, start, result
 
 
@@ -25,7 +24,6 @@ class InteriorPointChoice:
     """The interior-point method for one solver.
 
     Attributes:
-        engine: Name of the linear solver.
         is_onchip: Whether a solve is one launch.
         is_three_launch: Whether an iteration is three launches.
     """
@@ -44,8 +42,7 @@ class InteriorPointChoice:
             settings: Settings.
             given: Names of other arguments of the solver that the caller has given.
         """
-        self.engine = _DEFAULT if engine == "auto" else engine
-        if self.engine not in SOLVERS:
+        if engine != "auto" and engine not in SOLVERS:
             raise SettingsError(
                 f'engine="{engine}" is not possible with method="interior_point", whose engines '
                 f'are {sorted(SOLVERS)}; use engine="auto".'
@@ -56,6 +53,19 @@ class InteriorPointChoice:
                 'method="sqp".'
             )
         self._programs, self._settings = programs, settings
+        layout = kkt_layout(programs, RowOrder(programs))
+        try:
+            self._system = NewtonSystem(layout, engine, programs.dtype)
+        except PatternError as error:
+            raise SettingsError(
+                f'engine="{engine}" is not possible with method="interior_point" for this problem. '
+                f'{error} Use engine="auto".'
+            ) from None
+
+    @property
+    def engine(self) -> str:
+        """Name of the linear solver."""
+        return self._system.engine
 
     @property
     def is_pooled(self) -> bool:
@@ -65,7 +75,8 @@ class InteriorPointChoice:
     @property
     def reason(self) -> str:
         """The method, in one line."""
-        return f"interior point with the {self.engine} linear solver"
+        why = f" because: {self._system.reason}" if self._system.reason else ""
+        return f"interior point with the {self.engine} linear solver{why}"
 
     @property
     def kind(self) -> InteriorPointChoice:
@@ -79,11 +90,10 @@ class InteriorPointChoice:
     @cached_property
     def _values(self) -> int:
         programs, settings = self._programs, self._settings
-        system = newton_system(programs, RowOrder(programs), self.engine)
         problem = programs.problem
         recorded = 10 * settings.max_iter if settings.record else 0
         vectors = _VECTORS * (problem.n_vars + 2 * problem.n_cons)
-        own = system.solver.values_per_instance + vectors + 3 * problem.n_params
+        own = self._system.solver.values_per_instance + vectors + 3 * problem.n_params
         return own + 2 * result_values(programs) + recorded
 
     def build(self, programs: StageEvaluator) -> InteriorPointSolve:
@@ -92,7 +102,7 @@ class InteriorPointChoice:
         Args:
             programs: Stage functions for one way to divide parameters into own and common ones.
         """
-        return InteriorPointSolve(programs, self.engine, self._settings)
+        return InteriorPointSolve(programs, self._system, self._settings)
 
 
 def given_names(**arguments: object) -> tuple[str, ...]:

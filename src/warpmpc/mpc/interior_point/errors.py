@@ -14,6 +14,7 @@ from warpmpc.mpc.settings import Tolerances
 from warpmpc.qp.products import norm
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Errors:
     """Errors of the optimality conditions, ``[tiles, 1, 32]`` each.
@@ -27,6 +28,7 @@ class Errors:
         largest: Largest complementarity product of a side.
         smallest: Smallest one.
         scale: Size of the gradient of the cost, at least 1.
+        multipliers: Largest multiplier of a row.
     """
 
     stationarity: jax.Array
@@ -35,6 +37,7 @@ class Errors:
     largest: jax.Array
     smallest: jax.Array
     scale: jax.Array
+    multipliers: jax.Array
 
     @classmethod
     def at(cls, point: Point, rows: Rows, data: NewtonData) -> Errors:
@@ -51,7 +54,8 @@ class Errors:
                 stationarity = jnp.maximum(stationarity, norm(side.elastic.residual(side.z)))
             slack = jnp.maximum(slack, _slack(point, side))
         violation = norm(point.violation(rows))
-        return cls(stationarity / scale, violation, slack / scale, largest, smallest, scale)
+        relative = stationarity / scale, violation, slack / scale
+        return cls(*relative, largest, smallest, scale, norm(point.y))
 
     @property
     def kkt(self) -> jax.Array:
@@ -79,7 +83,7 @@ class Errors:
 def _slack(point: Point, side) -> jax.Array:
     """Complementarity of hard rows with their values in the place of slacks."""
     y, g = side.of(point.y), side.of(point.g)
-    mine = side.has & ((y > 0) if side.upper else (y < 0))
+    mine = side.there & ((y > 0) if side.upper else (y < 0))
     if side.elastic is not None:
-        mine = mine & ~side.elastic.soft
+        mine = mine & ~side.elastic.gives
     return norm(jnp.where(mine, y * (side.bound - g), 0))

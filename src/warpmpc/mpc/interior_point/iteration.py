@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from warpmpc.mpc.interior_point.constants import BARRIER, INERTIA, RESTORATION
+from warpmpc.mpc.interior_point.control import when
 from warpmpc.mpc.interior_point.errors import Errors
 from warpmpc.mpc.interior_point.filter import Filter
-from warpmpc.mpc.interior_point.linear_system import NewtonSystem
-from warpmpc.mpc.interior_point.newton import Direction, NewtonStep
-from warpmpc.mpc.interior_point.point import Point, Rows, multipliers
+from warpmpc.mpc.interior_point.linear_system import Factorised, NewtonSystem
+from warpmpc.mpc.interior_point.point import Point, Rows
 from warpmpc.mpc.interior_point.problem_functions import NewtonData, ProblemFunctions
 from warpmpc.mpc.interior_point.restoration import Restoration, restarted
-from warpmpc.mpc.interior_point.search import Found, LineSearch
+from warpmpc.mpc.interior_point.row_work import Here, RowWork, Taken
+from warpmpc.mpc.interior_point.search import LineSearch
 from warpmpc.mpc.settings import Tolerances
 from warpmpc.mpc.stage_evaluation import Vectors
 from warpmpc.mpc.types import History, MPCStatus
-from warpmpc.qp.products import norm, total
 
 RUNNING = -1
 _MOST_REFUSED = 10  # iterations in a row without an acceptable step, after which one gives up
@@ -119,6 +120,7 @@ class Iteration:
         self,
         functions: ProblemFunctions,
         system: NewtonSystem,
+        work: RowWork,
         tol: Tolerances,
         max_iter: int,
     ):
@@ -127,10 +129,11 @@ class Iteration:
         Args:
             functions: Functions of the problem.
             system: Pattern and linear solver of K.
+            work: What is done row by row.
             tol: Tolerances.
             max_iter: Most iterations.
         """
-        self._functions, self._system = functions, system
+        self._functions, self._system, self._work = functions, system, work
         self._tol, self._max_iter = tol, max_iter
         self.floor = BARRIER.floor * tol.kkt
 
@@ -139,48 +142,54 @@ class Iteration:
         rows, restoration = now.rows, now.restoration
         point = restoration.point(now.point, rows)
         data = restoration.data(self._functions.newton(point.z, p, point.y))
-        errors = Errors.at(point, rows, data)
+        errors = self._work.errors(point, rows, data)
         status = self._verdict(now, data, errors)
         active = status == RUNNING
         mu = jnp.where(restoration.which, point.mu, errors.reduced(point.mu, self.floor))
         known = now.known.emptied(mu != point.mu)
         used_mu = restoration.mu(mu, errors.violation)
-        barrier = (used_mu, jnp.maximum(BARRIER.tau_min, 1 - used_mu))
-        newton = NewtonStep(
-            self._system, (point, rows, restoration), data, barrier, _first_delta(now), active
-        )
-        step = newton.direction(point.violation(rows))
-        search = LineSearch(self._functions, (point, rows, restoration, p), used_mu, active)
-        found = search.run(newton, step, data.q, known)
-        usable = newton.factorised.right & _is_finite(step.y) & found.point.is_finite
-        accepted, delta = found.accepted, newton.factorised.delta
+        tau = jnp.maximum(BARRIER.tau_min, 1 - used_mu)
+        here = Here(point, rows, restoration, data.q, used_mu, tau)
+        eliminated = self._work.eliminated(here)
+        factorised = Factorised(self._system, data, eliminated.G, _first_delta(now), active)
+        rhs = jnp.concatenate([-data.slope, eliminated.low], axis=1)
+        step = self._work.step(here, factorised.solve(rhs))
+        search = LineSearch(self._functions, self._work, here, p, active)
+        found, primal = search.run(factorised, eliminated, step, known)
+        usable = factorised.right & step.is_finite & found.is_finite
+        moves, accepted, delta = active & usable, found.accepted, factorised.delta
+        taken = Taken(step, primal, found.alpha, found.cost, found.g, moves)
+        moved = self._work.taken(here, now.point, taken)
         remembered = known.remembering(
-            search.here.theta,
-            search.here.phi,
+            eliminated.measures.theta,
+            eliminated.measures.phi,
             now.iterations % known.theta.shape[1],
             ~found.descent & ~restoration.which,
         )
         # No step was acceptable: the shortest one is taken, and the next direction is damped.
         damped = jnp.maximum(INERTIA.up * delta, INERTIA.first)
-        moved = self._moved(point, found, step, newton.longest_dual(step), used_mu, rows)
-        after = replace(
-            now,
-            point=replace(moved, mu=mu),
-            known=remembered.where(~accepted & ~restoration.which, known.emptied(~accepted)),
-            delta=jnp.where(accepted, delta, damped),
-            iterations=now.iterations + 1,
-            factorisations=now.factorisations + newton.factorised.tries,
-            refused=jnp.where(accepted, 0, now.refused + 1),
-            alpha=found.alpha,
-            accepted=accepted.astype(jnp.int32),
-        )
+        change: dict[str, Any] = {
+            "known": remembered.where(~accepted & ~restoration.which, known.emptied(~accepted)),
+            "delta": jnp.where(accepted, delta, damped),
+            "iterations": now.iterations + 1,
+            "factorisations": now.factorisations + factorised.tries,
+            "refused": jnp.where(accepted, 0, now.refused + 1),
+            "alpha": found.alpha,
+            "accepted": accepted.astype(jnp.int32),
+        }
         if now.history is not None:
-            row = (found.point.cost, search.here.theta, found.alpha, after.accepted, errors.kkt)
-            after = replace(after, history=_recorded(now.history, row, now.iterations))
-        after = self._restored(now, after, remembered, errors)
-        moves = active & usable
-        after = jax.tree.map(lambda new, old: jnp.where(moves, new, old), after, now)
-        status = jnp.where(active, _end(usable, after.refused, data), status)
+            row = (found.cost, eliminated.measures.theta, found.alpha, accepted, errors.kkt)
+            change |= {"history": _recorded(now.history, row, now.iterations)}
+        kept = {
+            name: jax.tree.map(
+                lambda new, old: jnp.where(moves, new, old), value, getattr(now, name)
+            )
+            for name, value in change.items()
+        }
+        after = replace(now, point=replace(moved, mu=jnp.where(moves, mu, now.point.mu)), **kept)
+        thetas = eliminated.theta, found.theta
+        after = self._restored(now, after, remembered, errors, thetas, moves)
+        status = jnp.where(active, _end(active, usable, after.refused, data), status)
         return after.with_report(now.status == RUNNING, status, errors)
 
     def _verdict(self, now: State, data: NewtonData, errors: Errors) -> jax.Array:
@@ -195,7 +204,15 @@ class Iteration:
         status = jnp.where(converged, MPCStatus.CONVERGED, status)
         return jnp.where(now.status == RUNNING, status, now.status).astype(jnp.int32)
 
-    def _restored(self, now: State, after: State, remembered: Filter, errors: Errors) -> State:
+    def _restored(
+        self,
+        now: State,
+        after: State,
+        remembered: Filter,
+        errors: Errors,
+        thetas: tuple[jax.Array, jax.Array],
+        moves: jax.Array,
+    ) -> State:
         """The state after a step, where instances enter or leave restoration.
 
         Args:
@@ -203,19 +220,19 @@ class Iteration:
             after: The state after.
             remembered: The filter with the iterate before.
             errors: Errors before.
+            thetas: Sums of violations before and after.
+            moves: Instances that took the step.
         """
-        restoring = now.restoration.which
-        theta = total(jnp.abs(after.point.violation(now.rows)))
+        restoring, (theta_before, theta) = now.restoration.which, thetas
         aged, stalled = now.restoration.aged(theta)
-        stalled &= norm(now.point.y) > RESTORATION.multipliers * errors.scale
-        failed = ((after.refused >= RESTORATION.after) | stalled) & ~restoring
+        stalled &= errors.multipliers > RESTORATION.multipliers * errors.scale
+        failed = ((after.refused >= RESTORATION.after) | stalled) & ~restoring & moves
         enters = failed & (errors.violation > self._tol.violation)
-        leaves = restoring & (after.accepted == 1) & (theta <= aged.target)
-        after = replace(after, restoration=aged)
+        leaves = restoring & (after.accepted == 1) & (theta <= aged.target) & moves
+        aged = jax.tree.map(lambda new, old: jnp.where(moves, new, old), aged, now.restoration)
 
-        def changed() -> State:
-            before = total(jnp.abs(now.point.violation(now.rows)))
-            restoration = aged.left(leaves).entered(enters, before)
+        def changed(after: State) -> State:
+            restoration = aged.left(leaves).entered(enters, theta_before)
             # The step that nothing could be said for is not taken.
             kept = jax.tree.map(
                 lambda new, old: jnp.where(enters, old, new), after.point, now.point
@@ -232,27 +249,7 @@ class Iteration:
                 refused=jnp.where(change, 0, after.refused),
             )
 
-        return jax.lax.cond((enters | leaves).any(), changed, lambda: after)
-
-    @staticmethod
-    def _moved(
-        now: Point,
-        found: Found,
-        step: Direction,
-        dual: jax.Array,
-        mu: jax.Array,
-        rows: Rows,
-    ) -> Point:
-        """The trial point with its multipliers."""
-        there, n_slack = found.point, now.s.shape[1]
-        sides = tuple(
-            side.with_multipliers(there.s, change, dual, mu)
-            for side, change in zip(there.sides, step.sides, strict=True)
-        )
-        y = now.y + found.alpha * step.y
-        of_slack = jnp.where(rows.fixed, y[:, :n_slack], 0)
-        y = multipliers(jnp.concatenate([of_slack, y[:, n_slack:]], axis=1), sides, n_slack)
-        return replace(there, sides=sides, y=y)
+        return when((enters | leaves).any(), changed, replace(after, restoration=aged))
 
 
 def _first_delta(now: State) -> jax.Array:
@@ -262,9 +259,14 @@ def _first_delta(now: State) -> jax.Array:
     return now.restoration.delta(delta)
 
 
-def _end(usable: jax.Array, refused: jax.Array, data: NewtonData) -> jax.Array:
+def _end(active: jax.Array, usable: jax.Array, refused: jax.Array, data: NewtonData) -> jax.Array:
     """Status after a step: running, unless there was none."""
-    numbers = _is_finite(data.slope) & _is_finite(data.P) & _is_finite(data.A)
+
+    def are_numbers() -> jax.Array:
+        return _is_finite(data.slope) & _is_finite(data.P) & _is_finite(data.A)
+
+    some_lost = (active & ~usable).any()
+    numbers = jax.lax.cond(some_lost, are_numbers, lambda: jnp.ones_like(usable))
     lost = jnp.where(numbers, MPCStatus.LINE_SEARCH_FAILED, MPCStatus.NON_FINITE)
     status = jnp.where(refused >= _MOST_REFUSED, MPCStatus.LINE_SEARCH_FAILED, RUNNING)
     return jnp.where(usable, status, lost).astype(jnp.int32)

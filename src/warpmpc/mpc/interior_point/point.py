@@ -21,8 +21,8 @@ class Rows:
 
     Attributes:
         target: Bounds of the equalities by form.
-        fixed: Rows with slacks whose bounds are equal in this instance: equalities, too.
-        some: Rows with slacks that are not free.
+        fixed: 1 for rows with slacks whose bounds are equal in this instance: equalities, too.
+        some: 1 for rows with slacks that are not free; kernels read both as numbers.
         crossed: Whether a lower bound lies above its upper one.
     """
 
@@ -72,7 +72,7 @@ class Point:
 def violation(g: jax.Array, s: jax.Array, rows: Rows) -> jax.Array:
     """Residual of every row: distance from its slack, or from its target."""
     n_slack = s.shape[1]
-    of_slack = jnp.where(rows.some, g[:, :n_slack] - s, 0)
+    of_slack = jnp.where(rows.some > 0, g[:, :n_slack] - s, 0)
     return jnp.concatenate([of_slack, g[:, n_slack:] - rows.target], axis=1)
 
 
@@ -86,7 +86,7 @@ def multipliers(y: jax.Array, sides: tuple[Side, ...], n_slack: int) -> jax.Arra
     """
     own = y[:, :n_slack]
     found = over_rows(own, [(side, side.z if side.upper else -side.z) for side in sides])
-    bounded = over_rows(own, [(side, side.has.astype(own.dtype)) for side in sides]) > 0
+    bounded = over_rows(own, [(side, side.has) for side in sides]) > 0
     return jnp.concatenate([jnp.where(bounded, found, own), y[:, n_slack:]], axis=1)
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from warpmpc.engines.runtime.ffi import has_gpu
 from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.mpc.interior_point.control import when
 from warpmpc.mpc.interior_point.iteration import RUNNING, State
 from warpmpc.mpc.parameters import Parameters
 
@@ -109,7 +110,7 @@ class Pool:
         def body(carry: _Carry) -> _Carry:
             running = (carry.state.status == RUNNING).sum(dtype=jnp.int32)
             few = running <= width * LANES - width * LANES // _IDLE
-            carry = jax.lax.cond((carry.waiting < batch) & few, exchanged, lambda c: c, carry)
+            carry = when((carry.waiting < batch) & few, exchanged, carry)
             return replace(carry, state=self._iterate(carry.state, replace(p, own=carry.own)))
 
         first = jnp.arange(width * LANES, dtype=jnp.int32)

@@ -18,7 +18,7 @@ from warpmpc.mpc.interior_point.constants import RESTORATION
 from warpmpc.mpc.interior_point.point import Point, Rows
 from warpmpc.mpc.interior_point.problem_functions import NewtonData
 from warpmpc.mpc.interior_point.sides import on_path
-from warpmpc.qp.products import norm, total
+from warpmpc.qp.products import norm
 
 
 @jax.tree_util.register_dataclass
@@ -88,13 +88,13 @@ class Restoration:
 
     def is_stationary(self, data: NewtonData, violation: jax.Array) -> jax.Array:
         """Whether the violation cannot fall to first order."""
-        size = norm(data.A) * violation
-        return self.which & (norm(data.slope) <= RESTORATION.stationary * size)
 
+        def flat() -> jax.Array:
+            size = norm(data.A) * violation
+            return norm(data.slope) <= RESTORATION.stationary * size
 
-def half_squares(point: Point, rows: Rows) -> jax.Array:
-    """Half the sum of the squared residuals."""
-    return 0.5 * total(point.violation(rows) ** 2)
+        nowhere = jnp.zeros(violation.shape, dtype=bool)
+        return self.which & jax.lax.cond(self.which.any(), flat, lambda: nowhere)
 
 
 def restarted(point: Point, mu: jax.Array) -> Point:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from warpmpc.mpc.interior_point.constants import FILTER
-from warpmpc.mpc.interior_point.filter import Acceptance, Filter, Measures
-from warpmpc.mpc.interior_point.newton import Direction, NewtonStep, moved
-from warpmpc.mpc.interior_point.point import Point, Rows
+from warpmpc.mpc.interior_point.control import when
+from warpmpc.mpc.interior_point.filter import Acceptance, Filter
+from warpmpc.mpc.interior_point.linear_system import Factorised
+from warpmpc.mpc.interior_point.point import violation
 from warpmpc.mpc.interior_point.problem_functions import ProblemFunctions
-from warpmpc.mpc.interior_point.restoration import Restoration, half_squares
+from warpmpc.mpc.interior_point.row_work import Direction, Eliminated, Here, Measured, RowWork
 from warpmpc.mpc.stage_evaluation import Vectors
-from warpmpc.qp.products import total
 
 
 @jax.tree_util.register_dataclass
@@ -24,47 +24,26 @@ class Found:
     """What the line search found so far.
 
     Attributes:
-        point: The trial point.
-        alpha: Its step length.
-        accepted: Whether it is acceptable.
+        alpha: Step length.
+        cost: Cost after the step.
+        g: Rows after the step.
+        theta: Sum of violations after the step.
+        accepted: Whether the step is acceptable.
         descent: Whether it is a step of descent, which the filter need not remember.
+        is_finite: Whether the point after the step has finite values.
     """
 
-    point: Point
     alpha: jax.Array
+    cost: jax.Array
+    g: jax.Array
+    theta: jax.Array
     accepted: jax.Array
     descent: jax.Array
+    is_finite: jax.Array
 
     def where(self, which: jax.Array, other: Found) -> Found:
         """The other one for some instances."""
         return jax.tree.map(lambda a, b: jnp.where(which, b, a), self, other)
-
-
-def measures(point: Point, rows: Rows, restoration: Restoration, mu: jax.Array) -> Measures:
-    """Violation and barrier cost; in restoration the violation is all of the cost."""
-    terms = [term for side in point.sides for term in side.cost(point.s, mu)]
-    barrier = total(jnp.concatenate(terms, axis=1)) if terms else 0
-    cost = jnp.where(restoration.which, half_squares(point, rows), point.cost)
-    theta = jnp.where(restoration.which, 0, total(jnp.abs(point.violation(rows))))
-    return Measures(theta, cost + barrier)
-
-
-def slope(
-    point: Point, q: jax.Array, step: Direction, restoration: Restoration, mu: jax.Array
-) -> jax.Array:
-    """Directional derivative of the barrier cost.
-
-    Args:
-        point: The iterate; in restoration its multipliers are the residuals of the rows.
-        q: Gradient of the cost.
-        step: The direction.
-        restoration: Which instances are in restoration.
-        mu: Barrier parameter.
-    """
-    sides = zip(point.sides, step.sides, strict=True)
-    terms = [term for side, change in sides for term in side.slope(point.s, change, mu)]
-    of_slacks = jnp.where(restoration.which, -point.y[:, : point.s.shape[1]] * step.s, 0)
-    return total(jnp.concatenate([q * step.z, of_slacks, *terms], axis=1))
 
 
 class LineSearch:
@@ -73,59 +52,67 @@ class LineSearch:
     def __init__(
         self,
         functions: ProblemFunctions,
-        given: tuple[Point, Rows, Restoration, Vectors],
-        mu: jax.Array,
+        work: RowWork,
+        here: Here,
+        p: Vectors,
         active: jax.Array,
     ):
         """Keeps the parts.
 
         Args:
             functions: Functions of the problem.
-            given: The iterate, its rows, which instances are in restoration, and the parameters.
-            mu: Barrier parameter.
+            work: What is done row by row.
+            here: The iterate.
+            p: Parameters.
             active: Instances that take part.
         """
-        self._functions, self._mu, self._active = functions, mu, active
-        self._now, self._rows, self._restoration, self._p = given
-        self.here = self._measures(self._now)
+        self._functions, self._work, self._here = functions, work, here
+        self._p, self._active = p, active
 
-    def run(self, newton: NewtonStep, step: Direction, q: jax.Array, known: Filter) -> Found:
+    def run(
+        self, factorised: Factorised, eliminated: Eliminated, step: Direction, known: Filter
+    ) -> tuple[Found, Direction]:
         """The step to take, and whether it is acceptable.
 
         Args:
-            newton: For second-order corrections.
+            factorised: For second-order corrections.
+            eliminated: The right-hand side that the step solves, and measures of the iterate.
             step: The Newton step.
-            q: Gradient of the cost.
             known: The filter.
-        """
-        downhill = slope(self._now, q, step, self._restoration, self._mu)
-        accepts = Acceptance(self.here, downhill, self._now.theta_max, known)
-        found = self._trial(step, step.longest, accepts)
-        found = jax.lax.cond(
-            (self._active & ~found.accepted).any(),
-            lambda: self._corrected(found, newton, accepts),
-            lambda: found,
-        )
-        return self._shortened(found, step, accepts)
 
-    def _measures(self, point: Point) -> Measures:
-        return measures(point, self._rows, self._restoration, self._mu)
+        Returns:
+            What was found, and the direction of the variables that it belongs to.
+        """
+        here = self._here
+        accepts = Acceptance(eliminated.measures, step.slope, here.point.theta_max, known)
+        full = self._trial(step, step.longest, accepts)
+
+        def corrected(now: tuple[Found, Direction]) -> tuple[Found, Direction]:
+            """A second-order correction where the full step is refused (WB, 2.4)."""
+            found, _ = now
+            there = self._work.trial(here, step, found.alpha)
+            before = here.point.violation(here.rows)
+            rest = found.alpha * before + violation(found.g, there.s, here.rows)
+            low = eliminated.low + jnp.where(here.restoration.which, 0, before - rest)
+            top = -factorised.slope
+            solved = factorised.solve(jnp.concatenate([top, low], axis=1))
+            other_step = self._work.step(here, solved)
+            other = self._trial(other_step, other_step.longest, accepts)
+            better = ~found.accepted & other.accepted
+            mixed = jax.tree.map(lambda a, b: jnp.where(better, b, a), step, other_step)
+            return found.where(better, other), mixed
+
+        wanted = (self._active & ~full.accepted).any()
+        found, primal = when(wanted, corrected, (full, step))
+        return self._shortened(found, step, accepts), primal
 
     def _trial(self, step: Direction, alpha: jax.Array, accepts: Acceptance) -> Found:
         """One trial point."""
-        there = moved(self._now, step, alpha)
-        cost, g = self._functions.values(there.z, self._p)
-        there = replace(there, cost=cost, g=g)
-        accepted, descent = accepts(alpha, self._measures(there))
-        return Found(there, alpha, accepted, descent)
-
-    def _corrected(self, found: Found, newton: NewtonStep, accepts: Acceptance) -> Found:
-        """A second-order correction where the full step is refused (WB, 2.4)."""
-        before = self._now.violation(self._rows)
-        after = found.point.violation(self._rows)
-        step = newton.direction(found.alpha * before + after)
-        other = self._trial(step, step.longest, accepts)
-        return found.where(~found.accepted & other.accepted, other)
+        trial = self._work.trial(self._here, step, alpha)
+        cost, g = self._functions.values(trial.z, self._p)
+        measured: Measured = self._work.measured(self._here, trial, cost, g)
+        accepted, descent = accepts(alpha, measured.measures)
+        return Found(alpha, cost, g, measured.theta, accepted, descent, measured.is_finite)
 
     def _shortened(self, found: Found, step: Direction, accepts: Acceptance) -> Found:
         """Half the step, and half of that, until it is acceptable."""
@@ -136,7 +123,7 @@ class LineSearch:
 
         def halved(carry: tuple[Any, Found]) -> tuple[Any, Found]:
             count, found = carry
-            alpha = step.longest * 0.5 ** count.astype(step.z.dtype)
+            alpha = step.longest * 0.5 ** count.astype(step.x.dtype)
             other = self._trial(step, alpha, accepts)
             return count + 1, found.where(self._active & ~found.accepted, other)
 

@@ -27,7 +27,7 @@ class Elastic:
         w: Their multipliers, one where the side is hard.
         linear: Linear penalty.
         quadratic: Quadratic penalty.
-        soft: Where the side is soft at all.
+        soft: 1 where the side is soft at all, else 0: a number, because kernels read it.
     """
 
     e: jax.Array
@@ -37,27 +37,32 @@ class Elastic:
     soft: jax.Array
 
     @property
+    def gives(self) -> jax.Array:
+        """Where the side is soft."""
+        return self.soft > 0
+
+    @property
     def safe_e(self) -> jax.Array:
         """Values that one may divide by."""
-        return jnp.where(self.soft, self.e, 1)
+        return jnp.where(self.gives, self.e, 1)
 
     def residual(self, z: jax.Array) -> jax.Array:
         """Stationarity of the elastic variables, for multipliers z of their bounds."""
         slope = self.linear + self.quadratic * self.e - z - self.w
-        return jnp.where(self.soft, slope, 0)
+        return jnp.where(self.gives, slope, 0)
 
     @property
     def _stiffness(self) -> jax.Array:
-        return jnp.where(self.soft, self.w + self.e * self.quadratic, 1)
+        return jnp.where(self.gives, self.w + self.e * self.quadratic, 1)
 
     def compliance(self) -> jax.Array:
         """Change of e per change of the bound's multiplier."""
-        return jnp.where(self.soft, self.e / self._stiffness, 0)
+        return jnp.where(self.gives, self.e / self._stiffness, 0)
 
     def pull(self, z: jax.Array, mu: jax.Array) -> jax.Array:
         """Change of e while the bound's multiplier stays."""
         wanted = mu - self.e * self.w - self.e * self.residual(z)
-        return jnp.where(self.soft, wanted / self._stiffness, 0)
+        return jnp.where(self.gives, wanted / self._stiffness, 0)
 
 
 @jax.tree_util.register_dataclass
@@ -81,7 +86,7 @@ class Side:
 
     Attributes:
         z: Multipliers, zero where the bound is absent.
-        has: Where it is there.
+        has: 1 where it is there, else 0: a number, because kernels read it.
         bound: Bounds; zero where they are absent.
         elastic: Elastic variables, or None where all rows are hard.
         first: First of the rows.
@@ -96,6 +101,11 @@ class Side:
     first: int = field(metadata={"static": True})
     last: int = field(metadata={"static": True})
     upper: bool = field(metadata={"static": True})
+
+    @property
+    def there(self) -> jax.Array:
+        """Where there is a bound."""
+        return self.has > 0
 
     def of(self, rows: jax.Array) -> jax.Array:
         """The rows of this side."""
@@ -114,7 +124,7 @@ class Side:
         room = self.gap(s)
         if self.elastic is not None:
             room = room + self.elastic.e
-        return jnp.where(self.has, room, 1)
+        return jnp.where(self.there, room, 1)
 
     def newton(self, s: jax.Array, mu: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(r, S) of dz = r - S d(gap)."""
@@ -123,7 +133,7 @@ class Side:
         if self.elastic is not None:
             wanted = wanted - z * self.elastic.pull(z, mu)
             size = size + z * self.elastic.compliance()
-        return jnp.where(self.has, wanted / size, 0), jnp.where(self.has, z / size, 0)
+        return jnp.where(self.there, wanted / size, 0), jnp.where(self.there, z / size, 0)
 
     def step(self, s: jax.Array, ds: jax.Array, mu: jax.Array) -> SideStep:
         """Steps of the side for a step of s."""
@@ -135,27 +145,27 @@ class Side:
             return SideStep(d_gap, dz)
         de = elastic.pull(self.z, mu) + elastic.compliance() * dz
         dw = elastic.quadratic * de - dz + elastic.residual(self.z)
-        return SideStep(d_gap, dz, de, jnp.where(elastic.soft, dw, 0))
+        return SideStep(d_gap, dz, de, jnp.where(elastic.gives, dw, 0))
 
     def primal(self, s: jax.Array, step: SideStep) -> list[Pair]:
         """Positive variables of the primal step."""
         if self.elastic is None or step.e is None:
-            return [(self.room(s), jnp.where(self.has, step.gap, 0))]
-        move = jnp.where(self.has, step.gap + step.e, 0)
+            return [(self.room(s), jnp.where(self.there, step.gap, 0))]
+        move = jnp.where(self.there, step.gap + step.e, 0)
         return [(self.room(s), move), (self.elastic.safe_e, step.e)]
 
     def dual(self, step: SideStep) -> list[Pair]:
         """Positive variables of the dual step."""
-        pairs = [(jnp.where(self.has, self.z, 1), step.z)]
+        pairs = [(jnp.where(self.there, self.z, 1), step.z)]
         if self.elastic is not None and step.w is not None:
             pairs.append((self.elastic.w, step.w))
         return pairs
 
     def products(self, s: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
         """Complementarity products, and where there are any."""
-        pairs = [(self.z * self.room(s), self.has)]
+        pairs = [(self.z * self.room(s), self.there)]
         if self.elastic is not None:
-            pairs.append((self.elastic.e * self.elastic.w, self.elastic.soft))
+            pairs.append((self.elastic.e * self.elastic.w, self.elastic.gives))
         return pairs
 
     def advanced(self, step: SideStep, alpha: jax.Array) -> Side:
@@ -170,7 +180,7 @@ class Side:
         elastic = self.elastic
         if elastic is not None:
             price = elastic.linear * elastic.e + 0.5 * elastic.quadratic * elastic.e**2
-            cost.append(jnp.where(elastic.soft, price - mu * jnp.log(elastic.safe_e), 0))
+            cost.append(jnp.where(elastic.gives, price - mu * jnp.log(elastic.safe_e), 0))
         return cost
 
     def slope(self, s: jax.Array, step: SideStep, mu: jax.Array) -> list[jax.Array]:
@@ -180,7 +190,7 @@ class Side:
         elastic = self.elastic
         if elastic is not None and step.e is not None:
             price = elastic.linear + elastic.quadratic * elastic.e - mu / elastic.safe_e
-            slope.append(jnp.where(elastic.soft, price * step.e, 0))
+            slope.append(jnp.where(elastic.gives, price * step.e, 0))
         return slope
 
     def with_multipliers(
@@ -188,12 +198,12 @@ class Side:
     ) -> Side:
         """The side with multipliers after a dual step; s and e are the new ones already."""
         z = _near(self.z + alpha * step.z, self.room(s), mu)
-        side = replace(self, z=jnp.where(self.has, z, 0))
+        side = replace(self, z=jnp.where(self.there, z, 0))
         elastic = self.elastic
         if elastic is None or step.w is None:
             return side
         w = _near(elastic.w + alpha * step.w, elastic.safe_e, mu)
-        return replace(side, elastic=replace(elastic, w=jnp.where(elastic.soft, w, 1)))
+        return replace(side, elastic=replace(elastic, w=jnp.where(elastic.gives, w, 1)))
 
 
 def _near(multiplier: jax.Array, room: jax.Array, mu: jax.Array) -> jax.Array:
@@ -207,13 +217,13 @@ def on_path(side: Side, s: jax.Array, mu: jax.Array) -> Side:
 
     Those of a soft bound stay below its price, so that its elastic variable has one, too.
     """
-    z = jnp.where(side.has, jnp.maximum(side.z, mu / side.room(s)), 0)
+    z = jnp.where(side.there, jnp.maximum(side.z, mu / side.room(s)), 0)
     elastic = side.elastic
     if elastic is None:
         return replace(side, z=z)
     price = elastic.linear + elastic.quadratic * elastic.e
-    z = jnp.where(elastic.soft, jnp.minimum(z, 0.5 * price), z)
-    return replace(side, z=z, elastic=replace(elastic, w=jnp.where(elastic.soft, price - z, 1)))
+    z = jnp.where(elastic.gives, jnp.minimum(z, 0.5 * price), z)
+    return replace(side, z=z, elastic=replace(elastic, w=jnp.where(elastic.gives, price - z, 1)))
 
 
 def longest_step(pairs: list[Pair], tau: jax.Array) -> jax.Array:

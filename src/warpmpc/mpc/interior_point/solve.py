@@ -11,6 +11,7 @@ from warpmpc.mpc.interior_point.iteration import Iteration, State
 from warpmpc.mpc.interior_point.linear_system import KKTLayout, NewtonSystem
 from warpmpc.mpc.interior_point.pool import Job, Pool
 from warpmpc.mpc.interior_point.problem_functions import ProblemFunctions, RowOrder
+from warpmpc.mpc.interior_point.row_work import ROW_WORK
 from warpmpc.mpc.interior_point.start import Start
 from warpmpc.mpc.line_search import theta
 from warpmpc.mpc.parameters import Parameters
@@ -61,20 +62,20 @@ class InteriorPointSolve:
     It takes the place of an `SQPIteration` in `MPCSolver`.
     """
 
-    def __init__(self, programs: StageEvaluator, engine: str, settings: SQPSettings):
-        """Analyses K; kernels are compiled with the first solve.
+    def __init__(self, programs: StageEvaluator, system: NewtonSystem, settings: SQPSettings):
+        """Keeps the parts; kernels are compiled with the first solve.
 
         Args:
             programs: Stage functions with the Hessian that the method uses.
-            engine: Name of a linear solver.
+            system: Pattern and linear solver of K.
             settings: Settings.
         """
         self._programs, self._settings = programs, settings
         self._order = order = RowOrder(programs)
         functions = ProblemFunctions(programs, order)
-        system = newton_system(programs, order, engine)
         tol = settings.tolerances(programs.dtype)
-        iterate = Iteration(functions, system, tol, settings.max_iter)
+        work = ROW_WORK[system.engine](order, programs.dtype)
+        iterate = Iteration(functions, system, work, tol, settings.max_iter)
         self._start = Start(functions, order, iterate.floor)
         self._pool = Pool(self._begun, iterate, _End.of)
 
@@ -127,7 +128,8 @@ class InteriorPointSolve:
         return None
 
 
-def newton_system(programs: StageEvaluator, order: RowOrder, engine: str) -> NewtonSystem:
-    """The linear system of a problem."""
-    at = programs.assembly
-    return NewtonSystem(KKTLayout(at.P_pattern, at.A_pattern, order), engine, programs.dtype)
+def kkt_layout(programs: StageEvaluator, order: RowOrder) -> KKTLayout:
+    """The pattern of K of a problem."""
+    at, problem = programs.assembly, programs.problem
+    stages = problem.var_stage, problem.con_stage
+    return KKTLayout(at.P_pattern, at.A_pattern, order, stages)

@@ -59,12 +59,13 @@ class Start:
         sides = tuple(self._begun(side, s, y, mu) for side in sides)
         mu = jnp.where(warm, self._warm_mu(sides, s), mu)
         sides = tuple(on_path(side, s, mu) for side in sides)
-        has = over_rows(s, [(side, side.has.astype(s.dtype)) for side in sides]) > 0
+        has = over_rows(s, [(side, side.has) for side in sides]) > 0
         crossed = (bounds.lower > bounds.upper).any(axis=1, keepdims=True)
-        rows = Rows(bounds.lower[:, n_slack:], fixed, has | fixed, crossed)
+        masks = fixed.astype(s.dtype), (has | fixed).astype(s.dtype)
+        rows = Rows(bounds.lower[:, n_slack:], *masks, crossed)
         y = multipliers(jnp.where(warm, y, 0), sides, n_slack)
         # Multipliers of free rows are zero.
-        y = jnp.concatenate([jnp.where(rows.some, y[:, :n_slack], 0), y[:, n_slack:]], axis=1)
+        y = jnp.concatenate([jnp.where(rows.some > 0, y[:, :n_slack], 0), y[:, n_slack:]], axis=1)
         theta = total(jnp.abs(violation(g, s, rows)))
         point = Point(z, s, y, sides, cost, g, mu, FILTER.theta_max * jnp.maximum(1, theta))
         return point, rows
@@ -105,7 +106,8 @@ class Start:
                 bound = jnp.where(has, bound, 0)
                 elastic = self._elastic(bounds, has, upper=upper) if first < n_soft else None
                 nothing = jnp.zeros_like(bound)
-                found.append(Side(nothing, has, bound, elastic, first, last, upper))
+                there = has.astype(bound.dtype)
+                found.append(Side(nothing, there, bound, elastic, first, last, upper))
         return found
 
     @staticmethod
@@ -117,7 +119,7 @@ class Start:
         soft = has & (linear < INFINITY)
         nothing = jnp.zeros_like(linear)
         linear, quadratic = (where_finite(jnp.where(soft, a, 0)) for a in (linear, quadratic))
-        return Elastic(nothing, nothing, linear, quadratic, soft)
+        return Elastic(nothing, nothing, linear, quadratic, soft.astype(linear.dtype))
 
     @staticmethod
     def _begun(side: Side, s: jax.Array, y: jax.Array, mu: jax.Array) -> Side:
@@ -125,14 +127,14 @@ class Start:
         elastic, given = side.elastic, side.of(y)
         given = jnp.maximum(given if side.upper else -given, 0)
         if elastic is None:
-            return replace(side, z=jnp.where(side.has, given, 0))
-        e = jnp.where(elastic.soft, jnp.maximum(-side.gap(s), 0) + BARRIER.elastic, 0)
-        return replace(side, z=jnp.where(side.has, given, 0), elastic=replace(elastic, e=e))
+            return replace(side, z=jnp.where(side.there, given, 0))
+        e = jnp.where(elastic.gives, jnp.maximum(-side.gap(s), 0) + BARRIER.elastic, 0)
+        return replace(side, z=jnp.where(side.there, given, 0), elastic=replace(elastic, e=e))
 
     def _warm_mu(self, sides: tuple[Side, ...], s: jax.Array) -> jax.Array:
         """Mean complementarity."""
         if not sides:
             return jnp.full((s.shape[0], 1, s.shape[2]), self._floor, dtype=s.dtype)
-        products = sum(total(jnp.where(side.has, side.z * side.room(s), 0)) for side in sides)
-        count = sum(total(side.has.astype(s.dtype)) for side in sides)
+        products = sum(total(jnp.where(side.there, side.z * side.room(s), 0)) for side in sides)
+        count = sum(total(side.has) for side in sides)
         return jnp.clip(products / jnp.maximum(count, 1), self._floor, BARRIER.mu_init)
