@@ -116,9 +116,11 @@ def test_gradients_agree_with_finite_differences():
 
 
 @pytest.mark.slow
-def test_dense_engine_finds_the_same_solutions(alone):
+@pytest.mark.parametrize("engine", ["sparse", "dense"])
+def test_other_engines_find_the_same_solutions(alone, engine):
+    """The dense one is the oracle: other linear algebra, and formulas of rows in JAX."""
     x0, params = healthy()
-    solution = MPCSolver(gate(), SETTINGS, dtype="float64", engine="dense").solve(x0, params)
+    solution = MPCSolver(gate(), SETTINGS, dtype="float64", engine=engine).solve(x0, params)
     np.testing.assert_array_equal(solution.status, MPCStatus.CONVERGED)
     np.testing.assert_allclose(solution.z, alone.z, atol=1e-6)
 
@@ -151,10 +153,18 @@ def test_default_iteration_limits():
     assert SQPSettings(method="interior_point").max_iter == 500
 
 
-@pytest.mark.parametrize("engine", ["onchip", "staged"])
-def test_other_engines_are_refused(engine):
-    with pytest.raises(SettingsError, match=f'engine="{engine}" is not possible'):
-        MPCSolver(gate(), SETTINGS, engine=engine)
+def test_other_engines_are_refused():
+    with pytest.raises(SettingsError, match='engine="onchip" is not possible'):
+        MPCSolver(gate(), SETTINGS, engine="onchip")
+
+
+def test_long_stages_are_solved_by_tables(monkeypatch):
+    monkeypatch.setattr("warpmpc.mpc.interior_point.linear_system._LARGEST_CODE", 10)
+    solver = MPCSolver(gate(), SETTINGS)
+    assert solver.engine == "sparse"
+    assert "multiply-adds" in solver.engine_reason
+    with pytest.raises(SettingsError, match=r'engine="staged" is not possible .* for this'):
+        MPCSolver(gate(), SETTINGS, engine="staged")
 
 
 def test_arguments_of_the_sqp_iteration_are_refused(solver):
@@ -166,7 +176,7 @@ def test_arguments_of_the_sqp_iteration_are_refused(solver):
         solver.step(np.zeros(solver.problem.n_vars), x0=np.zeros(1))
     with pytest.raises(SettingsError, match="`tune` belongs to the SQP iteration"):
         solver.tune(64)
-    assert solver.engine == "sparse"
+    assert solver.engine == "staged"
 
 
 def test_memory_of_an_instance_is_estimated(solver):

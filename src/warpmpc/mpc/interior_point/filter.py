@@ -59,6 +59,7 @@ class Filter:
         )
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Measures:
     """Violation and barrier cost of a point."""

@@ -111,7 +111,7 @@ class Trial:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """How good a trial point is; `theta` is the sum of violations as in `Eliminated`."""
+    """How good a trial point is; `theta` is as in `Eliminated`, `is_finite` of all of the point."""
 
     measures: Measures
     theta: jax.Array
@@ -223,8 +223,8 @@ class GeneralRows:
         """How good it is."""
         there = replace(here.point, z=trial.z, s=trial.s, cost=cost, g=g)
         found = self._measured(here, there, trial.barrier)
-        finite = trial.is_finite & jnp.isfinite(cost) & jnp.isfinite(g).all(axis=1, keepdims=True)
-        return replace(found, is_finite=finite)
+        finite = found.is_finite & trial.is_finite & jnp.isfinite(cost)
+        return replace(found, is_finite=finite & jnp.isfinite(g).all(axis=1, keepdims=True))
 
     def taken(self, here: Here, before: Point, taken: Taken) -> Point:
         """The next iterate."""
