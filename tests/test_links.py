@@ -16,6 +16,13 @@ def test_without_an_address_words_stay_and_pictures_go():
     assert text == "\n\nSee the `page` and [OSQP](https://osqp.org/).\n"
 
 
+def test_without_an_address_nothing_is_said_about_pictures():
+    shown = "<!-- pictures -->\n![one](a.png)\n\nThis is one.\n<!-- end of pictures -->"
+    text = f"Words.\n\n{shown}\n\nMore."
+    assert links.readme_for_index(text, None, "1.2.3") == "Words.\n\nMore."
+    assert "This is one." in links.readme_for_index(text, "https://github.com/some/one", "1.2.3")
+
+
 def test_with_an_address_links_are_absolute():
     text = links.readme_for_index(TEXT, "https://github.com/some/one", "1.2.3")
     assert "![a picture](https://github.com/some/one/raw/v1.2.3/docs/a.png)" in text

@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COLAB = "https://colab.research.google.com/github/"
+PICTURES = re.compile(r"<!-- pictures -->.*?<!-- end of pictures -->", flags=re.DOTALL)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 
@@ -48,4 +49,6 @@ def readme_for_index(text: str, address: str | None, version: str) -> str:
         kind = "raw" if picture else "blob"
         return f"{picture}[{words}]({address}/{kind}/v{version}/{target})"
 
+    if address is None:
+        text = PICTURES.sub("", text)
     return re.sub(r"\n{3,}", "\n\n", LINK.sub(replace, text))
