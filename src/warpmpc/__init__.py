@@ -34,7 +34,7 @@ from warpmpc._errors import (
     WarpMPCError,
 )
 from warpmpc._version import __version__
-from warpmpc.engines.runtime.host import cpu_threads, set_cpu_threads
+from warpmpc.engines.runtime.ffi import cpu_threads, set_cpu_threads
 from warpmpc.mpc.diagnosis.diagnose import diagnose
 from warpmpc.mpc.diagnosis.report import Diagnosis
 from warpmpc.mpc.settings import LineSearchSettings, SQPSettings

@@ -176,7 +176,7 @@ class TestSolvers:
             pickle.dumps(solver)
 
     def test_devices_that_are_not_there(self):
-        from warpmpc.engines.runtime.sharding import device_at
+        from warpmpc.engines.runtime.batching import device_at
 
         with pytest.raises(ProblemError, match='made for a device of the platform "npu"'):
             device_at(("npu", 0))

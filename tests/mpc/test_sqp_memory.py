@@ -13,8 +13,8 @@ import pytest
 from sqp_cases import FIXED, FIXED_QP, TIGHT, arm
 
 from warpmpc import MPCSolver, systems
+from warpmpc.engines.runtime import batching as batches
 from warpmpc.mpc.batching import result_values
-from warpmpc.qp import batching as batches
 from warpmpc.systems import car, cartpole, linear, quadrotor, quadrotor_obstacles
 
 BATCH, PART = 1024, 256

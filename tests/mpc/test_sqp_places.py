@@ -13,9 +13,9 @@ from mpc_cases import pendulum
 from sqp_cases import FIXED
 
 from warpmpc import MPCSolver
+from warpmpc.engines.runtime import batching as batches
 from warpmpc.engines.runtime.ffi import has_gpu
 from warpmpc.mpc import batching as batch_program
-from warpmpc.qp import batching as batches
 
 
 @pytest.fixture(scope="module", params=["onchip", pytest.param("staged", marks=pytest.mark.slow)])

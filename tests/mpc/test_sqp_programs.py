@@ -13,7 +13,7 @@ from sqp_cases import FIXED, FIXED_QP, arm
 
 import warpmpc as wm
 from warpmpc import ADMMSettings, MPCSolver, MPCWarmStart, QPState, SQPSettings
-from warpmpc.qp import batching as batches
+from warpmpc.engines.runtime import batching as batches
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 ONE_STEP = SQPSettings(

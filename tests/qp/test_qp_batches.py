@@ -11,8 +11,8 @@ import pytest
 from qp_cases import family, fixed, ring, solver_for, spoiled_ring
 
 from warpmpc import ADMMSettings
-from warpmpc.qp import batching as batches
-from warpmpc.qp.batching import free_memory, on_batches, part_size
+from warpmpc.engines.runtime import batching as batches
+from warpmpc.engines.runtime.batching import free_memory, on_batches, part_size
 
 BATCH = 200
 TIGHT = ADMMSettings(eps_abs=1e-9, eps_rel=1e-9)

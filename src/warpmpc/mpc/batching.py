@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from warpmpc.engines.runtime.announcing import ANNOUNCER
+from warpmpc.engines.runtime.batching import on_batches
 from warpmpc.engines.runtime.ffi import has_gpu
 from warpmpc.engines.runtime.tiles import LANES, tile_count
 from warpmpc.mpc.linear_map import Directions, linear_map
@@ -29,7 +30,6 @@ from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import MPCWarmStart, Solution
-from warpmpc.qp.batching import on_batches
 from warpmpc.qp.loops.kernels import KernelLoop
 from warpmpc.qp.qp_solver import QPSolver, no_tangent
 

@@ -25,12 +25,13 @@ from warpmpc._checks import (
     check_dtype,
 )
 from warpmpc._errors import ProblemError, SettingsError
-from warpmpc.engines.runtime.sharding import (
+from warpmpc.engines.runtime.batching import (
     as_device,
     check_divisible,
     device_at,
     everywhere,
     in_auto_axes,
+    part_size,
     place_of,
 )
 from warpmpc.engines.runtime.tiles import LANES
@@ -70,7 +71,6 @@ from warpmpc.mpc.types import (
 from warpmpc.mpc.units import SensitivityInUnits, UnitChange
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.problem.ocp.ocp import OCP, as_problem
-from warpmpc.qp.batching import part_size
 from warpmpc.qp.loops.kernels import tune_loop
 from warpmpc.qp.loops.registry import differentiable_engines, engine_named
 from warpmpc.qp.qp_solver import QPSolver

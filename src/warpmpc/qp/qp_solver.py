@@ -21,9 +21,8 @@ from warpmpc._checks import ArrayLike, check_array, check_dtype, check_kind
 from warpmpc._conventions import GradientStatus
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.announcing import ANNOUNCER
-from warpmpc.engines.runtime.sharding import in_auto_axes
+from warpmpc.engines.runtime.batching import in_auto_axes, on_batches, part_size
 from warpmpc.engines.staged.tuning import Measured
-from warpmpc.qp.batching import on_batches, part_size
 from warpmpc.qp.linear_solvers.kkt_solvers import KKTEngine, SparseEngine
 from warpmpc.qp.loops.general import ADMMLoop
 from warpmpc.qp.loops.kernels import tune_loop
@@ -428,11 +427,12 @@ class QPSolver:
             jnp.where(hopeless, jnp.nan, scalar)
             for scalar in (end.residuals.primal, end.residuals.dual, objective)
         )
-        at = Polished(x, s, y, objective, primal, dual)
         if self._polish is not None:
             solved = end.status == Status.SOLVED
+            at = Polished(x, s, y, objective, primal, dual)
             at = self._polish(data, at, solved if active is None else solved & active)
-        return at.x, at.y, at.objective, (at.s, end.status, end.iterations, at.primal, at.dual)
+            x, s, y, objective, primal, dual = at.x, at.s, at.y, at.objective, at.primal, at.dual
+        return x, y, objective, (s, end.status, end.iterations, primal, dual)
 
     @cached_property
     def _polish(self) -> Polish | None:

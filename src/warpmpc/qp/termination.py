@@ -151,16 +151,6 @@ def is_dual_infeasible(
     return (size > settings.eps_dual_inf) & (change < 0) & flat & stays
 
 
-def with_curvature(status: jax.Array, bends_down: jax.Array) -> jax.Array:
-    """The final status where the cost has been found to bend down.
-
-    The iteration may end at a maximiser or a saddle, so its solutions are none, or leave the range
-    of numbers.  What shows that there is no solution at all shows it for every P.
-    """
-    ended = (status == Status.SOLVED) | (status == Status.MAX_ITER) | (status == Status.NON_FINITE)
-    return jnp.where(bends_down & ended, Status.NON_CONVEX, status)
-
-
 def verdict(
     before: jax.Array,
     solved: jax.Array,

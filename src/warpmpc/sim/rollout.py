@@ -19,7 +19,7 @@ from jax.core import Tracer
 from warpmpc._checks import ArrayLike, check_alive, check_argument_flag, check_array
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.announcing import ANNOUNCER
-from warpmpc.engines.runtime.sharding import in_auto_axes
+from warpmpc.engines.runtime.batching import in_auto_axes
 from warpmpc.mpc.batching import is_sharded
 from warpmpc.mpc.parameters import check_names
 from warpmpc.mpc.types import MPCWarmStart, Solution

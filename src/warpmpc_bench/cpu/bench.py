@@ -24,7 +24,7 @@ import numpy as np
 
 from warpmpc import MPCSolver, MPCStatus, cpu_threads, set_cpu_threads, systems
 from warpmpc._errors import SettingsError
-from warpmpc.engines.runtime.host import host
+from warpmpc.engines.runtime.ffi import host
 from warpmpc_bench.common.baseline import Baseline
 from warpmpc_bench.common.record import Row, machine
 from warpmpc_bench.common.sweep import Step, Sweep

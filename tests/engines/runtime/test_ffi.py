@@ -13,7 +13,8 @@ import warp as wp
 from warpmpc._errors import CodegenError
 from warpmpc.codegen.kernel_source import Argument, KernelSource
 from warpmpc.engines.runtime import ffi
-from warpmpc.engines.runtime.ffi import fold_vmap, launch, run, shared_memory_limit
+from warpmpc.engines.runtime.batching import fold_vmap
+from warpmpc.engines.runtime.ffi import launch, run, shared_memory_limit
 
 
 @wp.kernel(module="unique", enable_backward=False)

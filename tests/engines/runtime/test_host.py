@@ -15,9 +15,8 @@ import pytest
 
 from warpmpc import MPCSolver, SettingsError, cpu_threads, set_cpu_threads, systems
 from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
-from warpmpc.engines.runtime import host as host_module
-from warpmpc.engines.runtime.ffi import run
-from warpmpc.engines.runtime.host import Host, core_cache, host, usable_cores
+from warpmpc.engines.runtime import ffi
+from warpmpc.engines.runtime.ffi import Host, core_cache, host, run, usable_cores
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="for the CPU")
 
@@ -141,7 +140,7 @@ import numpy as np
 import jax.numpy as jnp
 import test_host
 from warpmpc import set_cpu_threads
-from warpmpc.engines.runtime.host import host
+from warpmpc.engines.runtime.ffi import host
 set_cpu_threads(4)
 x = test_host.values(0)
 want = np.asarray(test_host.iterated(jnp.asarray(x))["y_out"])
@@ -229,7 +228,7 @@ class TestWithoutDispatcher:
         def broken() -> None:
             raise RuntimeError("no threads here")
 
-        monkeypatch.setattr(host_module, "dispatcher_kernel", broken)
+        monkeypatch.setattr(ffi, "_dispatcher_kernel", broken)
         host.cache_clear()
         yield
         host.cache_clear()
@@ -250,7 +249,7 @@ class TestWithoutDispatcher:
 
 def test_size_of_the_cache(tmp_path, monkeypatch):
     assert core_cache() >= 128 * 1024
-    monkeypatch.setattr(host_module, "_CACHES", tmp_path)
+    monkeypatch.setattr(ffi, "_CACHES", tmp_path)
     assert core_cache.__wrapped__() == 2**20
     (tmp_path / "index2").mkdir()
     (tmp_path / "index2" / "level").write_text("2\n")

@@ -11,7 +11,7 @@ from jax._src import monitoring
 from warpmpc.codegen.cache import CACHE_VARIABLE, cache_folder
 from warpmpc.engines.runtime import loading
 from warpmpc.engines.runtime.announcing import ANNOUNCER
-from warpmpc.engines.runtime.host import host
+from warpmpc.engines.runtime.ffi import host
 
 pytestmark = pytest.mark.skipif(
     jax.default_backend() != "cpu" or host() is None, reason="nothing is kept there"

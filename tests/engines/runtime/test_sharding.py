@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from warpmpc import ProblemError
-from warpmpc.engines.runtime.sharding import check_divisible, everywhere, with_auto_axes
+from warpmpc.engines.runtime.batching import check_divisible, everywhere, with_auto_axes
 
 MESH = AbstractMesh((4, 2), ("a", "b"))
 

@@ -1,25 +1,37 @@
-"""The one place where Warp kernels become JAX calls.
+"""The one place where kernels become JAX calls, on CUDA and on the CPU.
 
 Keeps version differences of JAX and Warp, launch geometry and static arguments in one file.
+
+On CUDA Warp launches a kernel.  On the CPU every launch is shared by the cores, and no Python runs
+below XLA: `Host` makes entries of kernels (`KernelSource.entry`) known to the dispatcher
+(`codegen.native.dispatcher`).  Warp compiles both; nothing else of Warp is needed to run them.
+Where the dispatcher cannot be had (no POSIX threads, another interface of XLA), `host` is None, the
+log has one line about it, and kernels go through Warp's own launch, one thread at a time.
 """
 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Mapping, Sequence
+import ctypes
+import hashlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import warp as wp
-from jax.custom_batching import custom_vmap
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from warpmpc._errors import CodegenError
+from warpmpc._errors import CodegenError, SettingsError
+from warpmpc.codegen.cache import load_module
 from warpmpc.codegen.kernel_source import KernelSource
-from warpmpc.engines.runtime.host import host
+from warpmpc.codegen.native import dispatcher
+from warpmpc.codegen.native.dispatcher import EXPORTS, IMPORTS, NUMBER, OPERAND, RESULT
 from warpmpc.engines.runtime.loading import load_kernel, load_together
 
 Shape = tuple[int, ...]
@@ -32,6 +44,13 @@ if wp.config.log_level == wp.LOG_INFO:
 _HOPPER_SHARED_MEMORY = 227 * 1024
 _HOPPER_MULTIPROCESSORS = 132
 _HOPPER_L2 = 60 * 2**20
+
+THREADS_VARIABLE = "WARPMPC_THREADS"
+TARGET = "warpmpc__"  # before the name of a kernel, which shows in programs and traces
+_LOG = logging.getLogger(__name__)
+_MOST_THREADS = 1024
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_wanted: int | None = None
 
 
 @cache
@@ -62,11 +81,11 @@ def launch(
         in_out: Names of the inputs that the kernel changes; their new values are returned first.
     """
     if isinstance(kernel, KernelSource):
-        dispatcher = host()
-        if dispatcher is not None:
+        running = host()
+        if running is not None:
             names = [a.name for a in (*kernel.inputs, *kernel.outputs) if a.name not in outputs]
             given = dict(zip(names, inputs, strict=True))
-            return tuple(dispatcher.launch(kernel, given, outputs, threads))
+            return tuple(running.launch(kernel, given, outputs, threads))
         kernel = kernel.kernel()
     load_kernel(kernel, block)
     _wait_at_exit()
@@ -140,72 +159,208 @@ def _wait() -> None:
             jax.block_until_ready(jax.jit(jnp.negative)(jax.device_put(0.0, device)))
 
 
-def fold_vmap(function: Callable[..., Any], n_shared: int = 0) -> Callable[..., Any]:
-    """A function of batches that `jax.vmap` calls with one larger batch.
+class Host:
+    """The dispatcher of this process."""
 
-    Arguments and results are arrays, or trees of arrays, with the batch first.  Warp's own batching
-    would also replicate the index tables inside a kernel call and read them wrongly.
+    def __init__(self) -> None:
+        """Compiles the dispatcher, or loads it, and hands its handler to XLA."""
+        library = ctypes.CDLL(None)
+        imports = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in IMPORTS]
+        # What is compiled must stay as long as the process: programs of XLA call it.
+        self._kernels: dict[str, wp.Kernel] = {}
+        self._kernel = _dispatcher_kernel()
+        load_kernel(self._kernel, 1)
+        found = _written(self._kernel, len(EXPORTS), imports)
+        address = dict(zip(EXPORTS, found, strict=True))
+        prototype = ctypes.CFUNCTYPE
+        self._put = prototype(None, ctypes.c_int64, ctypes.c_int64)(address["put"])
+        self._set_limit = prototype(None, ctypes.c_int)(address["set_limit"])
+        self._stop = prototype(None)(address["stop"])
+        self._count = prototype(ctypes.c_int)(address["count"])
+        kinds = (ctypes.c_int64, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+        self._launch = prototype(ctypes.c_int, *kinds)(address["launch"])
+        self._spent = prototype(ctypes.c_int64)(address["spent"])
+        capsule = jax.ffi.pycapsule(ctypes.c_void_p(address["handle"]).value)
+        jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")  # fails at once, if at all
+        self._capsule, self._targets = capsule, set[str]()
+        self.set_limit(cpu_threads())
+        atexit.register(self.stop)
+
+    def set_limit(self, count: int) -> None:
+        """At most so many threads are at work in kernels at a time."""
+        self._set_limit(count)
+
+    def stop(self) -> None:
+        """Ends the helping threads; the next launch that is worth it starts new ones."""
+        self._stop()
+
+    @property
+    def helpers(self) -> int:
+        """Threads that have been started."""
+        return self._count()
+
+    @property
+    def seconds(self) -> float:
+        """Time of all launches so far, from the first piece to the last."""
+        return 1e-9 * self._spent()
+
+    def target(self, source: KernelSource) -> str:
+        """The name under which XLA knows the handler for this kernel."""
+        name = TARGET + source.name
+        if name not in self._targets:
+            jax.ffi.register_ffi_target(name, self._capsule, platform="cpu")
+            self._targets.add(name)
+        return name
+
+    def know(self, source: KernelSource) -> int:
+        """Compiles or loads the entry of a kernel; returns the number it is called by."""
+        kernel = source.entry()
+        load_kernel(kernel, 1)
+        (address,) = _written(kernel, 1)
+        key = int(source.entry_key[:15], 16) + 1
+        self._put(key, address)
+        self._kernels[source.entry_key] = kernel
+        return key
+
+    def launch(
+        self,
+        source: KernelSource,
+        given: Mapping[str, jax.Array | int],
+        outputs: Mapping[str, tuple[int, ...]],
+        threads: int,
+    ) -> Sequence[jax.Array]:
+        """What a kernel changes, then what it writes; see `ffi.run`."""
+        arrays = {n: value for n, value in given.items() if not isinstance(value, int)}
+        operands, declared = list(arrays), [*source.inputs, *source.outputs]
+        changed = [a.name for a in source.outputs if a.name in given]
+        results = [*changed, *outputs]
+        plan = [self.know(source), threads, source.merged_threads, len(declared)]
+        for name in (a.name for a in declared):
+            if name in results:
+                plan += [RESULT, results.index(name)]
+            elif name in arrays:
+                plan += [OPERAND, operands.index(name)]
+            else:
+                value: Any = given[name]
+                plan += [NUMBER, int(value)]
+        kinds = {a.name: a.array_dtype(source.dtype) for a in declared if a.kind != "number"}
+        shapes = {**{n: arrays[n].shape for n in changed}, **outputs}
+        call = jax.ffi.ffi_call(
+            self.target(source),
+            [jax.ShapeDtypeStruct(shapes[name], kinds[name]) for name in results],
+            input_output_aliases={operands.index(name): i for i, name in enumerate(changed)},
+        )
+        return call(*arrays.values(), plan=np.array(plan, dtype=np.int64))
+
+    def launch_arrays(
+        self, source: KernelSource, given: Sequence[np.ndarray | int], threads: int
+    ) -> None:
+        """Runs a kernel on arrays of the host, without XLA.
+
+        Args:
+            source: The declaration.
+            given: All arguments in its order; arrays are contiguous and have the right types.
+            threads: Number of threads.
+        """
+        kept: list[Any] = [
+            ctypes.c_int(value)
+            if isinstance(value, int)
+            else _Array(value.ctypes.data, (ctypes.c_int * 3)(*value.shape))
+            for value in given
+        ]
+        pointers = (ctypes.c_void_p * len(kept))(*map(ctypes.addressof, kept))
+        self._launch(self.know(source), pointers, threads, source.merged_threads)
+
+
+class _Array(ctypes.Structure):
+    """An array as entries of kernels get it."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int * 3))
+
+
+@cache
+def host() -> Host | None:
+    """The dispatcher, if kernels run on the CPU and it can be had."""
+    if jax.default_backend() != "cpu":
+        return None
+    try:
+        return Host()
+    except Exception as error:  # whatever another version of Warp or JAX does differently
+        _LOG.warning("Kernels run in one thread, by Warp's own launch: %s", error)
+        return None
+
+
+def _dispatcher_kernel() -> wp.Kernel:
+    """A kernel that takes addresses of `IMPORTS` and writes those of `EXPORTS`."""
+    key = hashlib.sha256((dispatcher.MODULE + dispatcher.BODY).encode()).hexdigest()
+    module = load_module(
+        "dispatcher", key, lambda: dispatcher.MODULE.format(key=key, body=dispatcher.BODY)
+    )
+    return module.dispatcher
+
+
+def _written(kernel: wp.Kernel, count: int, given: Sequence[int | None] = ()) -> list[int]:
+    """Numbers that a kernel writes."""
+    found = np.zeros(count, dtype=np.int64)
+    outputs = [wp.array(found, dtype=wp.int64, device="cpu", copy=False)]
+    inputs = [wp.array(np.array(given, dtype=np.int64), device="cpu")] if given else []
+    wp.launch(kernel, dim=1, inputs=inputs, outputs=outputs, device="cpu")
+    return found.tolist()
+
+
+def set_cpu_threads(count: int | None) -> None:
+    """Sets how many threads share a launch on the CPU, for all solvers of this process.
+
+    Results do not depend on it, and nothing is compiled anew.
 
     Args:
-        function: A function of batches.
-        n_shared: How many of its first arguments may have a batch of one that all instances share;
-            unless they are mapped it stays one.
+        count: Number of threads, 1 for the calling one alone.  None: `WARPMPC_THREADS` of the
+            environment, or as many as this process may use cores.
     """
-
-    def folded(*args: Any) -> Any:
-        # A branch on a mapped predicate maps even constants, and `custom_vmap` cannot have its own
-        # mapped: they become arguments, which the rule leaves out because it traces anew.
-        program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-
-        @custom_vmap
-        def call(constants: list[Any], *args: Any) -> Any:
-            closed = ClosedJaxpr(program.jaxpr, constants)
-            return jax.tree.unflatten(
-                jax.tree.structure(shapes), jaxpr_as_fun(closed)(*jax.tree.leaves(args))
-            )
-
-        @call.def_vmap
-        def rule(size: int, mapped: list[Any], _: list[Any], *args: Any) -> tuple[Any, Any]:
-            pairs = list(zip(args, mapped[1:], strict=True))
-            batch = _batch_size(*pairs[n_shared])
-            shared = [_fold_shared(*pair, size, batch) for pair in pairs[:n_shared]]
-            result = folded(*shared, *(_fold(*pair, size) for pair in pairs[n_shared:]))
-            result = jax.tree.map(
-                lambda a: a.reshape(size, a.shape[0] // size, *a.shape[1:]), result
-            )
-            return result, jax.tree.map(lambda _: True, result)
-
-        return call(program.consts, *args)
-
-    return folded
+    global _wanted
+    _wanted = None if count is None else _checked(count, "The number of CPU threads")
+    running = host()
+    if running is not None:
+        running.set_limit(cpu_threads())
 
 
-def _batch_size(tree: Any, mapped: Any) -> int:
-    """Instances before the axis of `jax.vmap` is folded in."""
-    return jax.tree.leaves(tree)[0].shape[1 if jax.tree.leaves(mapped)[0] else 0]
+def cpu_threads() -> int:
+    """How many threads share a launch on the CPU; see `set_cpu_threads`."""
+    if _wanted is not None:
+        return _wanted
+    given = os.environ.get(THREADS_VARIABLE)
+    if given:
+        return _checked(given, THREADS_VARIABLE)
+    return min(usable_cores(), _MOST_THREADS)
 
 
-def _fold(tree: Any, mapped: Any, size: int) -> Any:
-    """Arrays ``[size, batch, ...]``, or ``[batch, ...]`` if not mapped, as one batch."""
+def _checked(given: Any, name: str) -> int:
+    try:
+        count = int(given)
+    except (TypeError, ValueError):
+        count = 0
+    if isinstance(given, float | bool) or not 1 <= count <= _MOST_THREADS:
+        raise SettingsError(f"{name} must be a number from 1 to {_MOST_THREADS}, got {given!r}.")
+    return count
 
-    def fold(array: jax.Array, mapped: bool) -> jax.Array:
-        full = array if mapped else jnp.broadcast_to(array, (size, *array.shape))
-        return full.reshape(size * full.shape[1], *full.shape[2:])
 
-    return jax.tree.map(fold, tree, mapped)
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
-def _fold_shared(tree: Any, mapped: Any, size: int, batch: int) -> Any:
-    """The same for what all instances share; one for each of them if it is mapped."""
-
-    def fold(array: jax.Array, mapped: bool) -> jax.Array:
-        if not mapped and array.shape[0] == 1:
-            return array
-        before = (size,) if mapped else ()
-        of_all = (*before, batch, *array.shape[len(before) + 1 :])
-        return _fold(jnp.broadcast_to(array, of_all), mapped, size)
-
-    return jax.tree.map(fold, tree, mapped)
+@cache
+def core_cache() -> int:
+    """Bytes of the largest cache that a core has for itself, the second level; 1 MiB if unknown."""
+    try:
+        for folder in sorted(_CACHES.glob("index*")):
+            if (folder / "level").read_text().strip() == "2":
+                return int((folder / "size").read_text().strip().removesuffix("K")) * 1024
+    except (OSError, ValueError):
+        pass
+    return 2**20
 
 
 def has_gpu() -> bool:

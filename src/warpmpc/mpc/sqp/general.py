@@ -7,6 +7,7 @@ Linearise, solve the QP, test the optimality conditions, search along the direct
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -139,9 +140,11 @@ class SQPIteration:
             settings: Settings of the iteration.
         """
         self.programs, self.qp, self.settings = programs, qp, settings
-        assembly = programs.assembly
         self._tol = settings.tolerances(programs.dtype)
-        self._subproblem = Subproblem(assembly, qp, settings)
+
+    @cached_property
+    def _subproblem(self) -> Subproblem:
+        return Subproblem(self.programs.assembly, self.qp, self.settings)
 
     @property
     def matrices(self) -> QPMatrices:

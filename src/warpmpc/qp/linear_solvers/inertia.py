@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpmpc._conventions import Status
 from warpmpc.qp.products import RowGather
 from warpmpc.symbolic.elimination import Elimination
 from warpmpc.symbolic.pattern import IntArray
@@ -65,6 +66,16 @@ class Inertia:
 
         # Reading L again takes as long as half an iteration: only where something is wrong.
         return jax.lax.cond(suspect.any(), lambda: suspect & confirmed(), lambda: suspect)
+
+
+def with_curvature(status: jax.Array, bends_down: jax.Array) -> jax.Array:
+    """The final status where the cost has been found to bend down.
+
+    The iteration may end at a maximiser or a saddle, so its solutions are none, or leave the range
+    of numbers.  What shows that there is no solution at all shows it for every P.
+    """
+    ended = (status == Status.SOLVED) | (status == Status.MAX_ITER) | (status == Status.NON_FINITE)
+    return jnp.where(bends_down & ended, Status.NON_CONVEX, status)
 
 
 def bends_down_densely(K: jax.Array, n_vars: int, rho: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from warpmpc.qp.linear_solvers.inertia import KnowsCurvature
+from warpmpc.qp.linear_solvers.inertia import KnowsCurvature, with_curvature
 from warpmpc.qp.linear_solvers.kkt_solvers import KKTEngine
 from warpmpc.qp.products import QPMatrices, total
 from warpmpc.qp.scaling import LoopEnd, Residuals, ScaledQP
@@ -26,7 +26,6 @@ from warpmpc.qp.termination import (
     is_solved,
     residuals,
     verdict,
-    with_curvature,
 )
 from warpmpc.qp.types import ADMMSettings, Status
 

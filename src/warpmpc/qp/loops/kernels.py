@@ -24,11 +24,10 @@ from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
 from warpmpc.engines.runtime.tiles import LANES, tile_count
 from warpmpc.engines.staged.launch import StagedKernels, StagedVariants
 from warpmpc.engines.staged.tuning import Measured
-from warpmpc.qp.linear_solvers.inertia import Inertia
+from warpmpc.qp.linear_solvers.inertia import Inertia, with_curvature
 from warpmpc.qp.loops.general import ADMMLoop
 from warpmpc.qp.scaling import LoopEnd, Residuals, ScaledQP
 from warpmpc.qp.structure import QPStructure, inverse_rho
-from warpmpc.qp.termination import with_curvature
 from warpmpc.qp.types import ADMMSettings, StagedSettings, Status
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.elimination import StoredElimination, eliminate
