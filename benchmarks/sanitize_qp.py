@@ -16,8 +16,13 @@ from warpmpc.engines.panels.factor_source import panel_factor_kernel
 from warpmpc.engines.panels.loop_source import panel_admm_kernel
 from warpmpc.engines.panels.shape import factor_bytes, loop_bytes, scratch_numbers, window_rows
 from warpmpc.engines.panels.sweep_plan import PanelNodes, deal, panel_items
-from warpmpc.engines.staged.loop_source import staged_admm_kernel, staged_factor_kernel
-from warpmpc.engines.staged.stage_source import factor_source, iteration_source, side_layout
+from warpmpc.engines.staged.stage_source import (
+    factor_source,
+    iteration_source,
+    side_layout,
+    staged_admm_kernel,
+    staged_factor_kernel,
+)
 from warpmpc.symbolic.elimination import product_terms
 from warpmpc.symbolic.pattern import SparsePattern, build_kkt
 from warpmpc.symbolic.stage_elimination import build_stage_elimination

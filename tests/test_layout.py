@@ -64,7 +64,7 @@ def test_every_folder_is_a_package(path):
         ("newlayer/a.py", ""),
         ("qp/a.py", "x = 1\n" * (MAX_LINES + 1)),
         ("warpmpc_bench/qp/a.py", "x = 1\n" * (MAX_LINES + 1)),
-        ("engines/staged/loop_source.py", "x = 1\n" * (MAX_LINES + 1)),
+        ("engines/staged/stage_source.py", "x = 1\n" * (MAX_LINES + 1)),
     ],
 )
 def test_planted_violation_is_found(path, source):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,14 +52,17 @@ def test_switches_are_changes_of_the_module(tool):
     assert path.calls == {"a": 2, "b": 2}
 
 
-# Modules that a reader of a default solve, or of one on chip, has to open.  The aim is 50 each.
-MOST_MODULES = {"staged": 55, "onchip": 51}
+# Modules that a reader of a default solve, or of one on chip, has to open.
+MOST_MODULES = 50
 
 
-@pytest.mark.parametrize("engine", ["staged", "onchip"])
-def test_solves_pass_through_few_modules(tool, engine):
-    path = tool.solve_path(engine)
-    assert len(path.calls) <= MOST_MODULES[engine], tool.report(engine, path, modules=True)
+def test_solves_pass_through_few_modules():
+    # A process of its own: what other tests have cached is not on the path any more.
+    command = [sys.executable, str(SCRIPT), "staged", "onchip", "--modules"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    counts = re.findall(r"^(\w+): (\d+) modules", found, flags=re.MULTILINE)
+    assert [engine for engine, _ in counts] == ["staged", "onchip"]
+    assert all(0 < int(count) <= MOST_MODULES for _, count in counts), found
 
 
 def test_unknown_engines_are_refused():

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from warpmpc import QPSolver
-from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.qp.scaling import QPData
 from warpmpc.qp.sensitivity.refinement import power_of_two, refined
 from warpmpc.qp.sensitivity.row_state import Point

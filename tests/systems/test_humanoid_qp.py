@@ -18,8 +18,8 @@ from warpmpc.codegen.emit_native import CHUNK_LENGTH, plan_chunks
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.engines.panels.factor_launch import PanelLDL
 from warpmpc.engines.panels.launch import PanelKernels
+from warpmpc.engines.runtime.batching import from_tiles, to_tiles
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
-from warpmpc.engines.runtime.tiles import from_tiles, to_tiles
 from warpmpc.problem.evaluation import initial_guess
 from warpmpc.symbolic.derivatives.stage_model import HessianRule, StageModel
 from warpmpc.systems import humanoid

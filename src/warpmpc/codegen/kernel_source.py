@@ -72,13 +72,9 @@ def arguments(kind: str, *names: str) -> tuple[Argument, ...]:
 
 _HEAD = r"""
 #if defined(__CUDA_ARCH__)
-#define LANES_HERE 1
-#define LANE(pack, l) (pack)
 const int tile = thread / (32 * PARTS), part = thread / 32 % PARTS, lane = thread & 31;
 #define BEGIN_TILE {
 #else
-#define LANES_HERE WIDTH
-#define LANE(pack, l) (pack)[l]
 if (thread % (32 * PARTS)) return;  // one thread does the whole tile
 const int tile = thread / (32 * PARTS);
 #define BEGIN_TILE for (int lane = 0; lane < 32; lane += WIDTH) {

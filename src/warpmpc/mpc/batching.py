@@ -22,9 +22,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from warpmpc.engines.runtime.announcing import ANNOUNCER
-from warpmpc.engines.runtime.batching import on_batches
+from warpmpc.engines.runtime.batching import LANES, on_batches, tile_count
 from warpmpc.engines.runtime.ffi import has_gpu
-from warpmpc.engines.runtime.tiles import LANES, tile_count
 from warpmpc.mpc.linear_map import Directions, linear_map
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings

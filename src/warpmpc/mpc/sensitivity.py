@@ -16,7 +16,7 @@ from functools import cached_property
 import jax
 import jax.numpy as jnp
 
-from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.mpc.batching import reverse_values
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings

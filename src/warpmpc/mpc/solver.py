@@ -26,6 +26,7 @@ from warpmpc._checks import (
 )
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.batching import (
+    LANES,
     as_device,
     check_divisible,
     device_at,
@@ -34,7 +35,6 @@ from warpmpc.engines.runtime.batching import (
     part_size,
     place_of,
 )
-from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.tuning import Measured
 from warpmpc.mpc.batching import (
     BatchedCall,

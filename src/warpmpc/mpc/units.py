@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.engines.runtime.tiles import LANES, tile_count
+from warpmpc.engines.runtime.batching import LANES, tile_count
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.sensitivity import Arrays, SolveSensitivity, StepSensitivity
 from warpmpc.mpc.sqp.general import Iterate, regrouped

@@ -15,7 +15,7 @@ from warpmpc._conventions import INFINITY as INFINITY
 from warpmpc._conventions import RowClass as RowClass
 from warpmpc._conventions import Status as Status
 from warpmpc._errors import ProblemError, SettingsError
-from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.engines.runtime.batching import LANES
 
 _TOLERANCE = 1e-3  # OSQP's
 

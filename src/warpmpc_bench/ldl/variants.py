@@ -11,7 +11,7 @@ from functools import cache
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.engines.runtime.tiles import to_tiles
+from warpmpc.engines.runtime.batching import to_tiles
 from warpmpc.qp.ldl_solver import LDLSolver
 from warpmpc.qp.linear_solvers.base import LDLSettings
 from warpmpc.systems.patterns import ldl_benchmark

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from warpmpc.engines.runtime.tiles import tile_count
+from warpmpc.engines.runtime.batching import tile_count
 from warpmpc.engines.staged.launch import StagedKernels
 from warpmpc.mpc.solver import MPCSolver
 from warpmpc.qp.loops.kernels import KernelLoop

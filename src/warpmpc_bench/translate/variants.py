@@ -17,10 +17,10 @@ import numpy as np
 
 from warpmpc.codegen.emit_jax import jax_function
 from warpmpc.codegen.from_casadi import translate
+from warpmpc.engines.runtime.batching import from_tiles, to_tiles
 from warpmpc.engines.runtime.ffi import form
 from warpmpc.engines.runtime.loading import empty_caches
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
-from warpmpc.engines.runtime.tiles import from_tiles, to_tiles
 from warpmpc.systems.synthetic import SIZE
 from warpmpc_bench.common.timing import Measured, build, measure
 from warpmpc_bench.translate.case import Case, function_of

@@ -13,7 +13,7 @@ from warpmpc.engines.ldl.schedule import build_schedule
 from warpmpc.engines.ldl.source import factor_kernel
 from warpmpc.engines.ldl.window import CHUNK, build_window
 from warpmpc.engines.ldl.window_source import LEAD, window_kernel, window_scratch
-from warpmpc.engines.runtime.tiles import LANES, to_tiles
+from warpmpc.engines.runtime.batching import LANES, to_tiles
 from warpmpc.symbolic.elimination import Elimination, eliminate
 from warpmpc.symbolic.ordering import order
 

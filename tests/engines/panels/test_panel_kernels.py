@@ -17,8 +17,8 @@ from warpmpc.engines.panels.factor_launch import PanelLDL
 from warpmpc.engines.panels.launch import PanelKernels
 from warpmpc.engines.panels.shape import PanelShape, loop_bytes, panel_shape, register_limit
 from warpmpc.engines.runtime import ffi
-from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
-from warpmpc.engines.runtime.tiles import from_tiles, to_tiles
+from warpmpc.engines.runtime.admm_loop import LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.batching import from_tiles, to_tiles
 from warpmpc.symbolic.elimination import StoredElimination, eliminate
 from warpmpc.symbolic.ordering import order
 

@@ -18,9 +18,9 @@ from warpmpc._errors import CodegenError, ProblemError
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.ir import Op
 from warpmpc.engines.runtime import loading
+from warpmpc.engines.runtime.batching import LANES, from_tiles, to_tiles
 from warpmpc.engines.runtime.loading import start_warp
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
-from warpmpc.engines.runtime.tiles import LANES, from_tiles, to_tiles
 from warpmpc.systems.synthetic import sample, synthetic_function
 
 N = 4  # stages before the last one

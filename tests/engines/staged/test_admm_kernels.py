@@ -14,7 +14,7 @@ from cases import light_of
 from oracles import dense_ldl
 
 from warpmpc.engines.panels.launch import PanelKernels
-from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.admm_loop import LoopData, LoopLimits, LoopState
 from warpmpc.engines.staged.launch import StagedKernels
 from warpmpc.symbolic.elimination import StoredElimination, eliminate
 from warpmpc.symbolic.ordering import order

@@ -1,15 +1,25 @@
-"""Preamble of the source of `codegen.emit_native`: packs, memory access, functions.
+"""Preamble of every kernel: names of types and limits, packs, memory access, functions.
 
 One thread works on a `Pack`.  On CUDA that is one value of one problem.  On the CPU it is one value
-for each of some lanes, 64 bytes together, so that plain operations become one or two vector
-instructions; other functions are called lane by lane.
+for each of some lanes, by default 64 bytes together, so that plain operations become one or two
+vector instructions; other functions are called lane by lane.
 
+    SCALAR, Offset                  types of values, and of places in memory
+    TINY, INFINITE                  the smallest normal number; what is beyond it is absent
     WIDTH                           lanes of a pack on the CPU
+    LANES_HERE, LANE(pack, l)       lanes of a pack here, and the value of one of them
+    PACK_EACH(out, in, f)           applies a function to every lane
     GET(base, row), AT(base, row)   a row of a tile: one that is only read, or one that is written
     ROW(slot)                       entry of the table of rows
+    DIVIDED(a, b)                   a quotient
+
+A kernel may define some of them before: WIDTH; STRIDE, the values between two rows (1 if problems
+are contiguous, and then a pack is one value); INDEX(row), the type in which places are computed.
+
+Kernels with generated functions go on with:
+
     WHOLE, PART                     attributes of a function that is alone, or one of several
     CARRIED(count)                  declares ``carried``: the values that a part leaves for later ones
-    DIVIDED(a, b)                   a quotient
     Quick, Math, Called             functions of packs, named as in `codegen.ir.Op`: short ones,
                                     inlined ones on CUDA, and the same ones as calls
 """
@@ -43,16 +53,74 @@ _NAMES = {
 """,
 }
 
-# A function that is alone is inlined on CUDA, but not on the CPU, where Warp makes kernels twice.
-_TEXT = r"""
+_TINY = {"float32": "1.17549435e-38f", "float64": "2.2250738585072014e-308"}
+
+_TYPES = r"""
 typedef long long Offset;
+#ifndef STRIDE
+#define STRIDE 32
+#endif
+#ifndef INDEX
+#define INDEX(row) (Offset)(row)
+#endif
 #if defined(__CUDA_ARCH__)
 typedef SCALAR Pack;
+#define LANES_HERE 1
+#define LANE(pack, l) (pack)
+#define PACK_EACH(out, in, f) (out) = f(in)
+#define GET(base, row) __ldg((base) + INDEX(row) * STRIDE)
+#define ROW(slot) __ldg(rows + (slot))
+#else
+#ifndef WIDTH
+#define WIDTH (64 / (int)sizeof(SCALAR))
+#endif
+#if STRIDE == 1
+typedef SCALAR Pack;
+#define PACK_EACH(out, in, f) (out) = f(in)
+#else
+typedef SCALAR Pack __attribute__((ext_vector_type(WIDTH), aligned(sizeof(SCALAR))));
+#define PACK_EACH(out, in, f) for (int _l = 0; _l < WIDTH; ++_l) (out)[_l] = f((in)[_l])
+#endif
+#define LANES_HERE WIDTH
+#define LANE(pack, l) (pack)[l]
+#define GET(base, row) (*(const Pack*)((base) + INDEX(row) * STRIDE))
+#define ROW(slot) rows[slot]
+#endif
+#define AT(base, row) (*(Pack*)((base) + INDEX(row) * STRIDE))
+#define DIVIDED(a, b) ((a) / (b))
+"""
+
+# Extrema of values that are compared, not looked up in libm, on the CPU.  Kernels whose packs are
+# functions' arguments take those of `Quick` instead, which treat NaN like C.
+EXTREMA = r"""
+#if defined(__CUDA_ARCH__)
+#define MIN(a, b) LIBM(fmin)(a, b)
+#define MAX(a, b) LIBM(fmax)(a, b)
+#else
+#define MIN(a, b) ((b) < (a) ? (b) : (a))
+#define MAX(a, b) ((a) < (b) ? (b) : (a))
+#endif
+"""
+
+INVERT_PIVOT = r"""
+// A pivot that cannot be divided by leaves 0 (zero or subnormal) or NaN (not finite, or so large
+// that its inverse is subnormal and devices disagree): a flag that costs nothing and stays in its
+// problem.
+auto invert = [](SCALAR d) -> SCALAR {
+    const SCALAR nothing = d - d;
+    if (!(nothing == 0)) return nothing;
+    if (d < TINY && d > -TINY) return (SCALAR)0;
+    const SCALAR inverse = 1 / d;
+    return inverse < TINY && inverse > -TINY ? (SCALAR)NAN : inverse;
+};
+"""
+
+# A function that is alone is inlined on CUDA, but not on the CPU, where Warp makes kernels twice.
+_ATTRIBUTES = r"""
+#if defined(__CUDA_ARCH__)
 // Warp's is a division of doubles, which NVRTC leaves to the device.
 #undef NAN
 #define NAN __int_as_float(0x7fc00000)
-#define GET(base, row) __ldg((base) + (Offset)(row) * 32)
-#define ROW(slot) __ldg(rows + (slot))
 #define WHOLE __device__ __forceinline__
 #define PART __device__ __noinline__
 #define CARRIED(count) Pack carried[count];
@@ -61,12 +129,6 @@ typedef SCALAR Pack;
 #define EACH_PAIR(attribute, f, name)                                                   \
     static attribute Pack name(Pack x, Pack y) { return f(x, y); }
 #else
-#ifndef WIDTH
-#define WIDTH (64 / (int)sizeof(SCALAR))
-#endif
-typedef SCALAR Pack __attribute__((ext_vector_type(WIDTH), aligned(sizeof(SCALAR))));
-#define GET(base, row) (*(const Pack*)((base) + (Offset)(row) * 32))
-#define ROW(slot) rows[slot]
 #define WHOLE __attribute__((noinline))
 #define PART __attribute__((noinline))
 #define CARRIED(count) Pack* carried = (Pack*)malloc((count) * sizeof(Pack));
@@ -99,24 +161,7 @@ struct Scalar {
         return result;                                                                  \
     }
 #endif
-#define AT(base, row) (*(Pack*)((base) + (Offset)(row) * 32))
-#define DIVIDED(a, b) ((a) / (b))
 """
-
-# Kernels define TINY, the smallest normal number.
-INVERT_PIVOT = r"""
-// A pivot that cannot be divided by leaves 0 (zero or subnormal) or NaN (not finite, or so large
-// that its inverse is subnormal and devices disagree): a flag that costs nothing and stays in its
-// problem.
-auto invert = [](SCALAR d) -> SCALAR {
-    const SCALAR nothing = d - d;
-    if (!(nothing == 0)) return nothing;
-    if (d < TINY && d > -TINY) return (SCALAR)0;
-    const SCALAR inverse = 1 / d;
-    return inverse < TINY && inverse > -TINY ? (SCALAR)NAN : inverse;
-};
-"""
-TINY = {"float32": "1.17549435e-38f", "float64": "2.2250738585072014e-308"}
 
 _LIBM_NAMES = """
     EXP LOG POW SIN COS TAN ASIN ACOS ATAN ATAN2 SINH COSH TANH ASINH ACOSH ATANH LOG1P EXPM1 ERF
@@ -161,6 +206,11 @@ def _functions(struct: str, attribute: str) -> str:
 
 _CALLED = "#if defined(__CUDA_ARCH__)\n" + _functions("Called", "PART")
 _CALLED += "#else\ntypedef Math Called;\n#endif\n"
-_COMMON = DEFINE_INFINITE + _TEXT + _SHORT + _functions("Math", "WHOLE") + _CALLED
-# For each dtype the definitions that precede the structs of `emit_native.struct_source`.
-PREAMBLE = {dtype: names + _COMMON for dtype, names in _NAMES.items()}
+_FUNCTIONS = _ATTRIBUTES + _SHORT + _functions("Math", "WHOLE") + _CALLED
+# For each dtype what every kernel begins with,
+TYPES = {
+    dtype: f"{names}#define TINY {_TINY[dtype]}\n{DEFINE_INFINITE}{_TYPES}"
+    for dtype, names in _NAMES.items()
+}
+# and the same with functions of packs, which precede the structs of `emit_native.struct_source`.
+PREAMBLE = {dtype: types + _FUNCTIONS for dtype, types in TYPES.items()}

@@ -1,6 +1,6 @@
 """Native source of the termination check of an ADMM loop: residuals, certificates, status.
 
-The kernel around it defines its names, see `engines.staged.loop_source`.  Where two threads work on a
+The kernel around it defines its names, see `engines.runtime.admm_loop`.  Where two threads work on a
 problem, each one computes for its own nodes, and the second one decides for both.
 """
 
@@ -96,26 +96,26 @@ CHECK = (
     held /= cost;
     ON_SIDE(1) for (int l = 0; l < LANES_HERE; ++l) {
         if (status[l] != RUNNING) continue;
-        const bool solved = IS_SOLVED(LANE(primal), LANE(primal_scale), LANE(dual),
-            LANE(dual_scale), eps_abs, eps_rel)
-            && (!check_gap || CLOSES_GAP(LANE(curved), LANE(linear), LANE(held), eps_abs, eps_rel));
+        const bool solved = IS_SOLVED(LANE(primal, l), LANE(primal_scale, l), LANE(dual, l),
+            LANE(dual_scale, l), eps_abs, eps_rel)
+            && (!check_gap || CLOSES_GAP(LANE(curved, l), LANE(linear, l), LANE(held, l), eps_abs, eps_rel));
         int verdict = RUNNING;
         if (certify) {
-            const SCALAR limit = eps_dual_inf * LANE(x_change);
-            if (IS_DUAL_INFEASIBLE(LANE(x_change), LANE(descent), LANE(flat), LANE(rise),
+            const SCALAR limit = eps_dual_inf * LANE(x_change, l);
+            if (IS_DUAL_INFEASIBLE(LANE(x_change, l), LANE(descent, l), LANE(flat, l), LANE(rise, l),
                     eps_dual_inf, limit)) verdict = DUAL_INFEASIBLE;
-            if (IS_PRIMAL_INFEASIBLE(LANE(y_change), LANE(support), LANE(support_size),
-                    LANE(combination), eps_prim_inf)) verdict = PRIMAL_INFEASIBLE;
+            if (IS_PRIMAL_INFEASIBLE(LANE(y_change, l), LANE(support, l), LANE(support_size, l),
+                    LANE(combination, l), eps_prim_inf)) verdict = PRIMAL_INFEASIBLE;
         }
         if (solved && (certify || t + 1 == max_iter)) verdict = SOLVED;
-        if (!(LANE(poison) == 0)) verdict = NON_FINITE;
+        if (!(LANE(poison, l) == 0)) verdict = NON_FINITE;
         status[l] = verdict;
         iterations[l] = t + 1;
-        report[l] = LANE(primal);
-        report[32 + l] = LANE(primal_scale);
-        report[64 + l] = LANE(dual);
-        report[96 + l] = LANE(dual_scale);
-        report[128 + l] = LANE(objective);
+        report[l] = LANE(primal, l);
+        report[32 + l] = LANE(primal_scale, l);
+        report[64 + l] = LANE(dual, l);
+        report[96 + l] = LANE(dual_scale, l);
+        report[128 + l] = LANE(objective, l);
     }
     MEET
     bool running = false;

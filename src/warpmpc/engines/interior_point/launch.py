@@ -13,8 +13,8 @@ import jax
 
 from warpmpc.codegen.kernel_source import KernelSource, arguments
 from warpmpc.engines.interior_point.source import RowsSource
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.runtime.ffi import load_all, run
-from warpmpc.engines.runtime.tiles import LANES
 
 _BLOCK = LANES
 Arrays = Mapping[str, jax.Array]

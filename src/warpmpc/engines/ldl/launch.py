@@ -18,9 +18,8 @@ from warpmpc.engines.ldl.schedule import FactorSchedule, LDLSchedule
 from warpmpc.engines.ldl.source import factor_kernel, solve_kernel
 from warpmpc.engines.ldl.window import WindowStream
 from warpmpc.engines.ldl.window_source import window_kernel, window_scratch
-from warpmpc.engines.runtime.batching import fold_vmap
+from warpmpc.engines.runtime.batching import LANES, fold_vmap
 from warpmpc.engines.runtime.ffi import has_async_copies, run, shared_memory_limit
-from warpmpc.engines.runtime.tiles import LANES
 
 REGISTER_FILE, MAX_REGISTERS = 65536, 255  # per multiprocessor and per thread, since Kepler
 

@@ -11,30 +11,20 @@ from __future__ import annotations
 from functools import cache
 
 from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
-from warpmpc.codegen.native.preamble import INVERT_PIVOT, TINY
+from warpmpc.codegen.native.preamble import INVERT_PIVOT, TYPES
 
-PREAMBLE = r"""
+THREADS = r"""
 #if defined(__CUDA_ARCH__)
 #define ON_CUDA 1
-typedef SCALAR Pack;
-#define PACK_EACH(out, in, f) (out) = f(in)
 #define SYNC() do { if (warps > 1) __syncthreads(); } while (0)
 #else
 #define ON_CUDA 0
-#if ROW == 1
-typedef SCALAR Pack;
-#define PACK_EACH(out, in, f) (out) = f(in)
-#else
-typedef SCALAR Pack __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR))));
-#define PACK_EACH(out, in, f) for (int _l = 0; _l < 32; ++_l) (out)[_l] = f((in)[_l])
-#endif
 #define SYNC()
 #endif
 struct alignas(8) Pair { int a, b; };
-#define AT(base, row) (*(Pack*)((base) + (row) * ROW))
-#define AT_CONST(base, row) (*(const Pack*)((base) + (row) * ROW))
+#define AT_CONST(base, row) (*(const Pack*)((base) + (row) * STRIDE))
 
-#if ROW == 1
+#if STRIDE == 1
 // Batch-first: a problem's values are contiguous, one thread (or loop pass) per problem.
 const int warp = 0;
 const size_t problem = thread;
@@ -88,15 +78,15 @@ FACTOR = (
     r"""
 #define PER_TILE factor_io
 """
-    + PREAMBLE
+    + THREADS
     + DOT
     + r"""
-#if ROW == 32
+#if STRIDE == 32
 if (!todo_in.data[tile]) return;
 #endif
 const SCALAR* __restrict__ K = BASE(K_in);
 SCALAR* L = BASE(factor_io);
-SCALAR* D_inv = L + (factor_io.shape[1] - columns_in.shape[0]) * ROW;
+SCALAR* D_inv = L + (factor_io.shape[1] - columns_in.shape[0]) * STRIDE;
 OPAQUE(L);
 OPAQUE(D_inv);
 const Pair* __restrict__ row_table = (const Pair*)rows_in.data;
@@ -190,12 +180,12 @@ SOLVE = (
     r"""
 #define PER_TILE factor_in
 """
-    + PREAMBLE
+    + THREADS
     + DOT
     + r"""
 const int n = rhs_in.shape[1];
 SCALAR* F = BASE(factor_in);
-SCALAR* D_inv = F + (factor_in.shape[1] - n) * ROW;
+SCALAR* D_inv = F + (factor_in.shape[1] - n) * STRIDE;
 OPAQUE(F);
 const SCALAR* __restrict__ rhs = BASE(rhs_in);
 SCALAR* x = BASE(x_out);
@@ -232,21 +222,19 @@ SWEEP(backward_segments_in, backward_table_in, backward_node_in, FROM_PIVOT)
 )
 
 
-SCALARS = {
-    "float32": {"SCALAR": "float", "TINY": TINY["float32"], "PTX": '"f32"', "REG": '"f"'},
-    "float64": {
-        "SCALAR": "double",
-        "TINY": TINY["float64"],
-        "PTX": '"f64"',
-        "REG": '"d"',
-    },
+_ASSEMBLY = {
+    "float32": {"PTX": '"f32"', "REG": '"f"'},
+    "float64": {"PTX": '"f64"', "REG": '"d"'},
 }
 
 
 def specialise(template: str, dtype: str, *, tiled: bool, **constants: int) -> str:
     """Binds the source of a kernel to a dtype, a layout and further constants."""
-    values = {**SCALARS[dtype], "ROW": 32 if tiled else 1, **constants}
-    return "".join(f"#define {name} {value}\n" for name, value in values.items()) + template
+    lanes = 32 if tiled else 1
+    values = {**_ASSEMBLY[dtype], "WIDTH": lanes, "STRIDE": lanes, "INDEX(row)": "(row)"}
+    values |= constants
+    head = "".join(f"#define {name} {value}\n" for name, value in values.items())
+    return head + TYPES[dtype] + template
 
 
 @cache

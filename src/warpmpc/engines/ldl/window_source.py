@@ -19,7 +19,7 @@ from __future__ import annotations
 from functools import cache
 
 from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
-from warpmpc.engines.ldl.source import PREAMBLE, specialise
+from warpmpc.engines.ldl.source import THREADS, specialise
 from warpmpc.engines.ldl.window import CHUNK
 
 LEAD = 2  # chunks of the factor in flight per warp, beside the one in use
@@ -233,14 +233,14 @@ SCALAR* rhs = BASE(rhs_in);
 #define PLAIN_START_BACKWARD(u) AT(x, u)
 #define PLAIN_END_FORWARD(u, acc, pivot) AT(x, u) = acc * pivot
 #define PLAIN_END_BACKWARD(u, slot, acc) AT(x, u) = acc
-#if ON_CUDA && ROW == 32
+#if ON_CUDA && STRIDE == 32
 asm("" : "+l"(x));
 const int lane = inside & 31;
 """
 
 WINDOW_SOLVE = (
     "#define PER_TILE factor_in\n#define CHUNK 8\nint warps = 1;\n"
-    + PREAMBLE
+    + THREADS
     + _SOLVE
     + WINDOW_SETUP
     + WINDOW_SWEEPS

@@ -159,8 +159,6 @@ FORGET
 #define LACKS(word) lacks##word
 #define NUMBER(pack) (pack)
 #define ROW_OF_LANES(row) memory[(row) * 32 + lane]
-#define MIN(a, b) LIBM(fmin)(a, b)
-#define MAX(a, b) LIBM(fmax)(a, b)
 #else
 if (thread & 31) return;  // one thread solves the whole problem
 typedef SCALAR Lanes __attribute__((ext_vector_type(32), aligned(sizeof(SCALAR))));
@@ -220,8 +218,6 @@ auto across = [](Lanes x, int h) {
 #define LACKS(word) absent_in.data[(word) * 32 + lane]
 #define NUMBER(pack) (pack)[0]
 #define ROW_OF_LANES(row) (*(Lanes*)(memory + (row) * 32))
-#define MIN(a, b) ((b) < (a) ? (b) : (a))
-#define MAX(a, b) ((a) < (b) ? (b) : (a))
 #endif
 KEPT_NUMBERS
 #define PARAMETERS (memory + PAR_ROWS * 32)

@@ -26,7 +26,7 @@ from warpmpc.codegen.native.line_search import (
     report_source,
     verdict,
 )
-from warpmpc.codegen.native.preamble import PREAMBLE, TINY
+from warpmpc.codegen.native.preamble import EXTREMA, PREAMBLE
 from warpmpc.codegen.native.status import STATUS_ENUM
 from warpmpc.codegen.stage_functions import StagePlan
 from warpmpc.engines.onchip.check_source import LaneChecks, LaneResiduals, OnchipChecks, qp_sources
@@ -216,8 +216,7 @@ def onchip_head(
     lines = "".join(f"#define {name} {value}\n" for name, value in defines.items())
     counts = (LaneSource(memory, dtype).counts, LaneResiduals(memory, dtype).counts)
     head = HEAD.replace("KEPT_NUMBERS", _kept_source(*counts))
-    formulas = PREAMBLE[dtype] + FORMULAS + FUNCTIONS
-    return f"{lines}#define TINY {TINY[dtype]}\n{formulas}{head}{REDUCE}"
+    return lines + PREAMBLE[dtype] + EXTREMA + FORMULAS + FUNCTIONS + head + REDUCE
 
 
 class OnchipSource:

@@ -15,8 +15,8 @@ from warpmpc.codegen.kernel_source import Argument, KernelSource
 from warpmpc.engines.panels.factor_plan import PanelFactor, deal_factor
 from warpmpc.engines.panels.factor_source import FACTOR_TABLES, panel_factor_kernel
 from warpmpc.engines.panels.shape import factor_bytes, factor_registers, scratch_numbers
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.runtime.ffi import run
-from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.symbolic.elimination import StoredElimination
 
 

@@ -17,7 +17,7 @@ from functools import cache
 from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
 from warpmpc.codegen.native.preamble import INVERT_PIVOT
 from warpmpc.engines.panels import factor_plan as tables
-from warpmpc.engines.staged.loop_source import ON_DEVICE, kernel_source
+from warpmpc.engines.runtime.admm_loop import ON_DEVICE, kernel_source
 
 OWN_ROWS = tables.COLUMNS * tables.COLUMNS  # rows of memory for the products among a panel's rows
 

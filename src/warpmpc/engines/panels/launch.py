@@ -29,7 +29,7 @@ from warpmpc.engines.panels.shape import (
     window_rows,
 )
 from warpmpc.engines.panels.sweep_plan import PanelNodes, deal, panel_items
-from warpmpc.engines.runtime.admm_launch import (
+from warpmpc.engines.runtime.admm_loop import (
     LoopData,
     LoopLimits,
     LoopState,
@@ -37,8 +37,8 @@ from warpmpc.engines.runtime.admm_launch import (
     loop_inputs,
     loop_tables,
 )
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.runtime.ffi import has_async_copies
-from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.symbolic.elimination import Elimination, StoredElimination
 
 

@@ -17,8 +17,14 @@ from functools import cache
 from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
 from warpmpc.codegen.native.termination import GATHERED
 from warpmpc.engines.panels import sweep_plan as tables
-from warpmpc.engines.runtime.admm_launch import LOOP_ARRAYS, LOOP_LIMITS, LOOP_OUTPUTS
-from warpmpc.engines.staged.loop_source import ON_DEVICE, admm_body, kernel_source
+from warpmpc.engines.runtime.admm_loop import (
+    LOOP_ARRAYS,
+    LOOP_LIMITS,
+    LOOP_OUTPUTS,
+    ON_DEVICE,
+    admm_body,
+    kernel_source,
+)
 
 _TABLES = r"""
 #define RECORDS (sweep ? backward_records_in.data : forward_records_in.data)

@@ -19,8 +19,8 @@ from warpmpc.engines.panels import factor_plan as panel_factor
 from warpmpc.engines.panels import sweep_plan as panel_sweeps
 from warpmpc.engines.panels.factor_source import OWN_ROWS
 from warpmpc.engines.panels.loop_source import MAILBOX
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.runtime.ffi import multiprocessors, shared_memory_limit
-from warpmpc.engines.runtime.tiles import LANES
 
 WARPS = (8, 4, 2, 1)
 FACTOR_WARPS = (16, 8)  # for a tile that is alone on its multiprocessor, and for others

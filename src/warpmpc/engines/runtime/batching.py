@@ -1,4 +1,8 @@
-"""How functions of tiles meet batches: layout, `jax.vmap`, devices, batches larger than memory.
+"""Batches and tiles: the layout of arrays, `jax.vmap`, devices, batches larger than memory.
+
+Arrays are batch-first outside and in tiles inside.  A tiled array has shape ``[tiles, rows, 32]``;
+problem b is lane ``b % 32`` of tile ``b // 32``.  For one row the problems of a warp are one
+128-byte line, and all that a warp reads is contiguous.
 
 A batch that is too large is worked on in parts, one after the other, so that the temporaries of
 only one part exist at a time.  On the CPU a part is what all threads hold in their caches together:
@@ -31,8 +35,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.ffi import core_cache, host, usable_cores
 from warpmpc.engines.runtime.loading import keep_program
-from warpmpc.engines.runtime.tiles import LANES, from_tiles, tile_count, to_tiles
 
+LANES = 32
 _LOG = logging.getLogger(__name__)
 # Share of the memory that is free beside results; the rest is for the caller's program.
 _SHARE = 0.75
@@ -40,6 +44,28 @@ _SHARE = 0.75
 _HOST_SHARE = 0.5
 # Data of one core over the size of its own cache: the next level is slower, but there, too.
 _CACHES = 2
+
+
+def tile_count(batch: int) -> int:
+    """Tiles needed for a batch."""
+    return -(-batch // LANES)
+
+
+def to_tiles(array: jax.Array) -> jax.Array:
+    """``[batch, rows]`` to ``[tiles, rows, 32]``; spare lanes repeat the last problem.
+
+    A copy of a real problem is harmless: it causes nothing that the problem itself does not cause.
+    """
+    batch, rows = array.shape
+    spare = tile_count(batch) * LANES - batch
+    padded = jnp.pad(array, ((0, spare), (0, 0)), mode="edge") if spare else array
+    return padded.reshape(tile_count(batch), LANES, rows).transpose(0, 2, 1)
+
+
+def from_tiles(tiles: jax.Array, batch: int) -> jax.Array:
+    """``[tiles, rows, 32]`` back to ``[batch, rows]``; spare lanes are dropped."""
+    n_tiles, rows, lanes = tiles.shape
+    return tiles.transpose(0, 2, 1).reshape(n_tiles * lanes, rows)[:batch]
 
 
 def on_batches(

@@ -30,8 +30,8 @@ from warpmpc.codegen.stage_functions import (
     shared_cases,
     stage_source,
 )
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.runtime.ffi import load_all, run
-from warpmpc.engines.runtime.tiles import LANES
 
 __all__ = ["StageCase", "StageKernels"]
 

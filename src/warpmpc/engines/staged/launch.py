@@ -27,7 +27,7 @@ import numpy as np
 from warpmpc._errors import PatternError, SettingsError
 from warpmpc.codegen.kernel_source import KernelSource
 from warpmpc.engines.ldl.launch import MAX_REGISTERS, REGISTER_FILE
-from warpmpc.engines.runtime.admm_launch import (
+from warpmpc.engines.runtime.admm_loop import (
     LoopData,
     LoopLimits,
     LoopState,
@@ -35,20 +35,18 @@ from warpmpc.engines.runtime.admm_launch import (
     loop_inputs,
     loop_tables,
 )
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.runtime.ffi import l2_bytes, load_all, multiprocessors, run
-from warpmpc.engines.runtime.tiles import LANES
-from warpmpc.engines.staged.loop_source import (
-    staged_admm_kernel,
-    staged_admm_source,
-    staged_factor_kernel,
-    staged_factor_source,
-)
 from warpmpc.engines.staged.stage_source import (
     SideLayout,
     factor_source,
     iteration_source,
     side_layout,
     soft_order,
+    staged_admm_kernel,
+    staged_admm_source,
+    staged_factor_kernel,
+    staged_factor_source,
 )
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.stage_elimination import StageElimination

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.runtime.ffi import run
-from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.newton_source import NewtonSource
 from warpmpc.symbolic.stage_elimination import StageElimination
 

@@ -1,9 +1,9 @@
-"""Native source of a `StageElimination`: elimination, forward and backward solve stage by stage.
+"""Kernels of a `StageElimination`: elimination, and the ADMM loop with its solves stage by stage.
 
 One thread walks the stages of one problem (on the CPU: of a tile) and keeps the working values of a
 stage in local variables.  If a program has two chains, one thread walks each of them; the values that
-the first one hands over wait in memory that both share until the two meet.  The kernel around the
-source defines these names:
+the first one hands over wait in memory that both share until the two meet.  `engines.runtime.admm_loop`
+and the kernels of factorisation define these names:
 
     Pack            one row for one thread: a value, or one value per problem
     K, L, D, X, W, Q, U, R    arrays in program order; `GET` reads one that is never written
@@ -28,7 +28,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
+from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
+from warpmpc.codegen.native.preamble import INVERT_PIVOT
+from warpmpc.codegen.native.termination import GATHER, GATHERED
+from warpmpc.engines.runtime.admm_loop import (
+    LOOP_ARRAYS,
+    LOOP_LIMITS,
+    LOOP_OUTPUTS,
+    ON_DEVICE,
+    admm_body,
+    kernel_source,
+)
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 from warpmpc.symbolic.stage_elimination import (
     StageElimination,
@@ -400,4 +412,99 @@ def _update(template: StageTemplate, i: int, place: int | None, kind: RowKind) -
         f"const Pack s = {old_s}; "
         f"const Pack v_next = NEXT_V(v, s, ({step})); "
         f"PUT(Xk, {i}, v_next); AT(Wk, {i}) = RHS_OF_V(v_next, {new_s}); }}"
+    )
+
+
+_FACTOR = (
+    INVERT_PIVOT
+    + r"""
+#define INVERT(out, in) PACK_EACH(out, in, invert)
+if (!todo_in.data[tile]) return;
+#define ROWS_K K_in.shape[1]
+#define ROWS_L n_L
+#define ROWS_D (factor_io.shape[1] - n_L)
+auto eliminate = [&](const SCALAR* __restrict__ K, SCALAR* __restrict__ L,
+                     SCALAR* __restrict__ D) ALWAYS_INLINE {
+    GENERATED
+};
+SCALAR* factor = BASE(factor_io);
+eliminate(BASE(K_in), factor, factor + (Offset)n_L * 32);
+"""
+)
+
+
+def staged_factor_source(generated: str, dtype: str, layout: SideLayout) -> str:
+    """Body of the factorisation kernel around the source of all stages."""
+    return kernel_source("K_in", _FACTOR.replace("GENERATED", generated), dtype, **_sides(layout))
+
+
+def _sides(layout: SideLayout) -> dict[str, int]:
+    if layout.sides == 1:
+        return {"SIDES": 1}
+    mailbox = max(layout.exchanged, len(GATHERED))
+    return {"SIDES": 2, "SPLIT": layout.split, "MAILBOX": mailbox}
+
+
+def staged_admm_source(
+    generated: str, dtype: str, layout: SideLayout, *, soft: bool = False
+) -> str:
+    """Body of the ADMM kernel around the source of one iteration."""
+    gather = ON_DEVICE.format(GATHER, "") if layout.sides == 2 else ""
+    body = admm_body("", generated, gather, soft=soft)
+    # Lanes of two warps have to leave at the same time.
+    return kernel_source("X_io", body, dtype, TOGETHER=int(layout.sides == 2), **_sides(layout))
+
+
+@cache
+def staged_factor_kernel(
+    generated: str, dtype: str, registers: int, layout: SideLayout
+) -> KernelSource:
+    """Kernel that eliminates the tiles marked in `todo`; other tiles keep their factors.
+
+    Args:
+        generated: Source from `factor_source`.
+        dtype: "float32" or "float64".
+        registers: Most registers per thread.
+        layout: Layout of the chains.
+    """
+    return KernelSource(
+        name="staged_factor",
+        title="Factorisation of a KKT matrix stage by stage.",
+        dtype=dtype,
+        inputs=[
+            Argument("K_in"),
+            Argument("todo_in", "table"),
+            *arguments("number", "n_L", "prefetch"),
+        ],
+        outputs=[Argument("factor_io")],
+        head="",
+        merged=32,
+        body=staged_factor_source(generated, dtype, layout),
+        registers=registers,
+    )
+
+
+@cache
+def staged_admm_kernel(
+    generated: str, dtype: str, registers: int, layout: SideLayout, soft: bool = False
+) -> KernelSource:
+    """Kernel of the ADMM loop with its termination check.
+
+    Args:
+        generated: Source of one iteration, from `iteration_source`.
+        dtype: "float32" or "float64".
+        registers: Most registers per thread.
+        layout: Layout of the chains.
+        soft: Whether there are soft rows.
+    """
+    return KernelSource(
+        name="staged_admm",
+        title="ADMM iterations of a QP stage by stage.",
+        dtype=dtype,
+        inputs=[*LOOP_ARRAYS, *arguments("number", "n_L", "prefetch"), *LOOP_LIMITS],
+        outputs=LOOP_OUTPUTS,
+        head="",
+        merged=32,
+        body=staged_admm_source(generated, dtype, layout, soft=soft),
+        registers=registers,
     )

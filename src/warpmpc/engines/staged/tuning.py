@@ -21,8 +21,8 @@ import numpy as np
 
 from warpmpc._errors import CodegenError
 from warpmpc.codegen.cache import load_text, store_text
-from warpmpc.engines.runtime.admm_launch import UNCHECKED, LoopData, LoopLimits, LoopState
-from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.engines.runtime.admm_loop import UNCHECKED, LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.staged.launch import (
     StagedKernels,
     StagedShape,

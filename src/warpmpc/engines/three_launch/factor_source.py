@@ -18,7 +18,7 @@ from warpmpc._conventions import Status
 from warpmpc.codegen.emit_native import Access
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.kernel_source import inlined, pointers, switch
-from warpmpc.codegen.native.preamble import INVERT_PIVOT, TINY
+from warpmpc.codegen.native.preamble import INVERT_PIVOT
 from warpmpc.codegen.native.status import status_enum
 from warpmpc.codegen.stage_functions import StagePlan
 from warpmpc.engines.staged.stage_source import eliminate_stage
@@ -99,7 +99,7 @@ def factor_body(
     received = [f"received{i}" for i in range(len(carried))]
     zeros = [f"{name} = 0" for name in (*carried, *received)]
     moves = [f"{to} = {name}; {name} = 0;" for to, name in zip(received, carried, strict=True)]
-    text = _FACTOR.format(
+    return _FACTOR.format(
         statuses=_STATUSES,
         invert=INVERT_PIVOT,
         inputs=pointers(names),
@@ -107,7 +107,6 @@ def factor_body(
         hand_over=" ".join(moves),
         stages=switch("table_in.data[2 * item]", cases),
     )
-    return f"#define TINY {TINY[dtype]}\n{text}"
 
 
 def _factor_stage(

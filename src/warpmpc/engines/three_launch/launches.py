@@ -19,8 +19,8 @@ from warpmpc.codegen.kernel_source import Argument, KernelSource
 from warpmpc.codegen.native.line_search import REPORT_ROWS, SearchRule
 from warpmpc.codegen.stage_functions import StageCase, plan_stages
 from warpmpc.engines.ldl.launch import REGISTER_FILE
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.runtime.ffi import launch
-from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.three_launch.factor_source import factor_body
 from warpmpc.engines.three_launch.search_source import search_body
 from warpmpc.symbolic.stage_elimination import StageElimination, StageTemplate

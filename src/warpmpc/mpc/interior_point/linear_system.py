@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._errors import PatternError
-from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.staged.newton_launch import Factor, NewtonKernels
 from warpmpc.engines.staged.newton_source import NewtonSource, ValuePlaces
 from warpmpc.mpc.interior_point.constants import INERTIA, REFINEMENTS

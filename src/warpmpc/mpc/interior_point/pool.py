@@ -16,8 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.runtime.ffi import has_gpu
-from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.mpc.interior_point.control import when
 from warpmpc.mpc.interior_point.iteration import RUNNING, State
 from warpmpc.mpc.parameters import Parameters

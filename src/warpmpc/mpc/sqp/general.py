@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from warpmpc.codegen.native.line_search import REPORT_ROWS
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.runtime.ffi import load_all
-from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.mpc.line_search import Trial, choose, theta
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings, Tolerances

@@ -92,7 +92,7 @@ class Subproblem:
         # What is scaled once for all depends on the unit of its cost.
         self._has_unit = qp.structure.scales_each
         hard = ~np.isin(np.arange(n_cons), assembly.soft_rows)
-        self.is_hard = jnp.asarray(hard[None, :, None])
+        self.is_hard = hard[None, :, None]
 
     def unit(self, data: QPData) -> jax.Array:
         """What the optimality conditions are measured against.

@@ -18,9 +18,9 @@ import numpy as np
 from warpmpc.codegen.from_casadi import translate
 from warpmpc.codegen.native.line_search import REPORT_ROWS
 from warpmpc.codegen.stage_functions import StageCase, merged_cases
-from warpmpc.engines.runtime.admm_launch import UNCHECKED, LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.admm_loop import UNCHECKED, LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.runtime.ffi import load_all
-from warpmpc.engines.runtime.tiles import LANES
 from warpmpc.engines.staged.launch import StagedKernels
 from warpmpc.engines.three_launch.launches import ThreeLaunchKernels, ThreeLaunchPrograms
 from warpmpc.mpc.line_search import native_rule

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.qp.linear_solvers.base import LDLSettings, LinearSystem
 from warpmpc.qp.linear_solvers.inertia import Inertia, bends_down_densely
 from warpmpc.qp.linear_solvers.ldl_warp import WarpLDL

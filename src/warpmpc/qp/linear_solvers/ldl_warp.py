@@ -19,7 +19,7 @@ from warpmpc.engines.ldl.launch import (
 )
 from warpmpc.engines.ldl.schedule import build_schedule
 from warpmpc.engines.ldl.window import WindowStream, build_window
-from warpmpc.engines.runtime.tiles import from_tiles, tile_count, to_tiles
+from warpmpc.engines.runtime.batching import from_tiles, tile_count, to_tiles
 from warpmpc.qp.linear_solvers.base import LDLSettings, LinearSystem, status_of
 from warpmpc.symbolic.elimination import Elimination
 

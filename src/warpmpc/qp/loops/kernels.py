@@ -20,8 +20,8 @@ import numpy as np
 from warpmpc._errors import PatternError, SettingsError
 from warpmpc.codegen.kernel_source import KernelSource
 from warpmpc.engines.panels.launch import PanelKernels
-from warpmpc.engines.runtime.admm_launch import LoopData, LoopLimits, LoopState
-from warpmpc.engines.runtime.tiles import LANES, tile_count
+from warpmpc.engines.runtime.admm_loop import LoopData, LoopLimits, LoopState
+from warpmpc.engines.runtime.batching import LANES, tile_count
 from warpmpc.engines.staged.launch import StagedKernels, StagedVariants
 from warpmpc.engines.staged.tuning import Measured
 from warpmpc.qp.linear_solvers.inertia import Inertia, with_curvature

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
-from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.qp.linear_solvers.base import LDLSettings, LinearSystem
 from warpmpc.qp.linear_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.sensitivity.active_set import Sensitivity

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from warpmpc.engines.runtime.tiles import LANES, from_tiles, tile_count, to_tiles
+from warpmpc.engines.runtime.batching import LANES, from_tiles, tile_count, to_tiles
 
 BATCHES = [1, 31, 32, 33, 100]
 
