@@ -24,13 +24,18 @@ from jax.core import Tracer
 from warpmpc.engines.runtime.announcing import ANNOUNCER
 from warpmpc.engines.runtime.batching import LANES, on_batches, tile_count
 from warpmpc.engines.runtime.ffi import has_gpu
-from warpmpc.mpc.linear_map import Directions, linear_map
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import MPCWarmStart, Solution
+from warpmpc.qp.linear_map import Directions, linear_map
 from warpmpc.qp.loops.kernels import KernelLoop
 from warpmpc.qp.qp_solver import QPSolver, no_tangent
+
+_FIRST_ONLY = (
+    "MPCSolver has first derivatives only: jax.hessian and other second derivatives of a solve or "
+    "step do not exist; take finite differences of jax.grad instead."
+)
 
 
 class Sensitivity(Protocol):
@@ -233,7 +238,7 @@ class BatchedCall:
         )
         inputs = [*move.arrays, *([move_of_start.z] if found.of_start else [])]
         like = [solution.z, solution.y, solution.cost]
-        z, y, cost = linear_map(directions, given, inputs, like)
+        z, y, cost = linear_map(directions, _FIRST_ONLY, given, inputs, like)
         nothing = jax.tree.map(no_tangent, solution)
         again = nothing.warm_start
         again = replace(again, z=z, qp=replace(again.qp, y=y))

@@ -23,6 +23,7 @@ from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.announcing import ANNOUNCER
 from warpmpc.engines.runtime.batching import in_auto_axes, on_batches, part_size
 from warpmpc.engines.staged.tuning import Measured
+from warpmpc.qp.linear_map import Directions, linear_map
 from warpmpc.qp.linear_solvers.kkt_solvers import KKTEngine, SparseEngine
 from warpmpc.qp.loops.general import ADMMLoop
 from warpmpc.qp.loops.kernels import tune_loop
@@ -36,7 +37,7 @@ from warpmpc.qp.loops.registry import (
 from warpmpc.qp.polish import Polish, Polished, check_polish
 from warpmpc.qp.products import QPMatrices, with_spare
 from warpmpc.qp.scaling import QPData, initial_status
-from warpmpc.qp.sensitivity.active_set import KKTSensitivity, Sensitivity, apply_linear
+from warpmpc.qp.sensitivity.active_set import KKTSensitivity, Sensitivity
 from warpmpc.qp.sensitivity.least_squares import LSQSensitivity
 from warpmpc.qp.sensitivity.row_state import Point
 from warpmpc.qp.structure import QPStructure
@@ -45,6 +46,7 @@ from warpmpc.symbolic.pattern import SparsePattern
 
 _LOG = logging.getLogger(__name__)
 _DATA = ("P_vals", "q", "A_vals", "lower", "upper")
+_FIRST_ONLY = "QPSolver has first derivatives only; its gradients have none."
 
 
 class QPSolver:
@@ -456,11 +458,17 @@ class QPSolver:
 
     def _iterate_jvp(self, primals: tuple[Any, ...], tangents: tuple[Any, ...]):
         """Implicit differentiation: the start of the iteration has no influence."""
-        derivatives = self._derivatives
+        forward, reverse = self._derivatives
         data, start = primals
         x, y, objective, rest = self._run(data, start)
         point = self._point(data, x, rest[0], y, rest[1])
-        changes = apply_linear(*derivatives, point, tangents[0])
+        inputs, of_data = jax.tree.flatten(tangents[0])
+        of_point = jax.tree.structure(point)
+        directions = Directions(
+            lambda given, moves: [*forward(of_point.unflatten(given), of_data.unflatten(moves))],
+            lambda given, bars: jax.tree.leaves(reverse(of_point.unflatten(given), *bars)),
+        )
+        changes = linear_map(directions, _FIRST_ONLY, point, inputs, [x, y, objective])
         return (x, y, objective, rest), (*changes, jax.tree.map(no_tangent, rest))
 
     def _point(

@@ -22,6 +22,7 @@ from warpmpc.engines.staged.newton_source import NewtonSource, ValuePlaces
 from warpmpc.mpc.interior_point.constants import INERTIA, REFINEMENTS
 from warpmpc.mpc.interior_point.problem_functions import NewtonData, RowOrder
 from warpmpc.qp.linear_solvers.base import LDLSettings, LinearSystem
+from warpmpc.qp.linear_solvers.dense import full_matrix, lu_after
 from warpmpc.qp.linear_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.products import QPMatrices
 from warpmpc.symbolic.elimination import eliminate
@@ -205,15 +206,11 @@ class DenseSolver:
         """LU factors, and the number of positive eigenvalues."""
         pattern, joined = self._layout.kkt.K_pattern, self._layout.values(*values)
         flat = joined.transpose(0, 2, 1).reshape(-1, joined.shape[1])[:, self._layout.source]
-        K = jnp.zeros((flat.shape[0], *pattern.shape), dtype=joined.dtype)
-        K = K.at[:, pattern.row_idx, pattern.col_idx].set(flat)
-        K = K.at[:, pattern.col_idx, pattern.row_idx].set(flat)
+        K = full_matrix(pattern, flat)
         finite = jnp.isfinite(K).all(axis=(1, 2), keepdims=True)
         safe = jnp.where(finite, K, jnp.eye(K.shape[1], dtype=K.dtype)[None])
         count = (jnp.linalg.eigvalsh(safe) > 0).sum(axis=1)
-        # LU waits for the eigenvalues: see `qp.linear_solvers.kkt_solvers.DenseEngine.prepare`.
-        safe = safe + jnp.where(count > 0, 0.0, -0.0).astype(safe.dtype)[:, None, None]
-        return *jax.scipy.linalg.lu_factor(safe), jnp.where(finite[:, 0, 0], count, -1)
+        return *lu_after(count > 0, safe), jnp.where(finite[:, 0, 0], count, -1)
 
     def refactor(self, factor: Any, values: Values, change: jax.Array) -> Any:
         """New factors of all instances; equal values give equal factors."""

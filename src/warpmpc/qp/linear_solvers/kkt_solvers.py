@@ -17,6 +17,7 @@ import numpy as np
 
 from warpmpc.engines.runtime.batching import LANES
 from warpmpc.qp.linear_solvers.base import LDLSettings, LinearSystem
+from warpmpc.qp.linear_solvers.dense import full_matrix, lu_after
 from warpmpc.qp.linear_solvers.inertia import Inertia, bends_down_densely
 from warpmpc.qp.linear_solvers.ldl_warp import WarpLDL
 from warpmpc.qp.structure import QPStructure
@@ -115,17 +116,13 @@ class DenseEngine(_Anew):
         self.values_per_instance = 4 * structure.kkt.K_pattern.n_cols**2
 
     def prepare(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> tuple[jax.Array, ...]:
-        """LU factors, and whether the problem is not convex, which LU with pivoting does not tell.
-
-        LU waits for that answer.  XLA would run both at the same time, and on two cores the
-        parallel LAPACK calls of JAX (0.10) may then wait for each other for ever.
-        """
-        K, structure = self._matrix(P, A, rho), self._structure
-        bent = jnp.zeros(K.shape[:1], dtype=bool)
-        if structure.settings.check_every:
-            bent = bends_down_densely(K, structure.n_vars, rho[..., 0])
-            K = K + jnp.where(bent, 0.0, -0.0).astype(K.dtype)[:, None, None]
-        return *jax.scipy.linalg.lu_factor(K), bent
+        """LU factors, and whether the problem is not convex, which pivoting does not tell."""
+        structure = self._structure
+        K = full_matrix(structure.kkt.K_pattern, structure.assemble(P, A, rho)[..., 0])
+        if not structure.settings.check_every:
+            return *jax.scipy.linalg.lu_factor(K), jnp.zeros(K.shape[:1], dtype=bool)
+        bent = bends_down_densely(K, structure.n_vars, rho[..., 0])
+        return *lu_after(bent, K), bent
 
     def bends_down(
         self, state: tuple[jax.Array, ...], P: jax.Array, A: jax.Array, rho: jax.Array
@@ -135,13 +132,6 @@ class DenseEngine(_Anew):
         lu, _, bent = state
         # What follows from the answer waits for LU, too.
         return (bent & (lu[:, 0, 0] == lu[:, 0, 0]))[:, None, None]
-
-    def _matrix(self, P: jax.Array, A: jax.Array, rho: jax.Array) -> jax.Array:
-        pattern = self._structure.kkt.K_pattern
-        values = self._structure.assemble(P, A, rho)[..., 0]
-        K = jnp.zeros((values.shape[0], *pattern.shape), dtype=values.dtype)
-        K = K.at[:, pattern.row_idx, pattern.col_idx].set(values)
-        return K.at[:, pattern.col_idx, pattern.row_idx].set(values)
 
     def solve(self, state: tuple[jax.Array, ...], rhs: jax.Array, guess: jax.Array) -> jax.Array:
         """Triangular solves."""

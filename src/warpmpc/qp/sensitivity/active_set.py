@@ -12,14 +12,10 @@ Rows beyond a soft bound have a diagonal of their own, -1/w2: see `qp.sensitivit
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc._errors import ProblemError
 from warpmpc.qp.linear_solvers.kkt_solvers import KKTEngine
 from warpmpc.qp.products import total
 from warpmpc.qp.scaling import QPData
@@ -184,44 +180,3 @@ class KKTSensitivity(Sensitivity):
         x, y = w[:, :n], w[:, n:]
         top = M.P.product(P, x) + M.AT.product(A, y)
         return jnp.concatenate([top, M.A.product(A, x) - diagonal * y], axis=1)
-
-
-def apply_linear(
-    forward: Callable[..., Any], reverse: Callable[..., Any], point: Point, tangent: QPData
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`forward(point, tangent)`, with `reverse` as its transpose; arrays are ``[batch, rows]``.
-
-    The map poses as the solve of a triangular system whose unknowns are its inputs and outputs, in
-    one array: JAX can differentiate, transpose and map that in every combination, and it may not
-    takes the tangents one by one (`linear_call` cannot be mapped, and needs all of them).
-    """
-    point = _differentiable_once(point)
-    sizes = [array.shape[1] for array in (*jax.tree.leaves(tangent), point.x, point.y, point.valid)]
-    cuts, structure = np.cumsum(sizes)[:-1], jax.tree.structure(tangent)
-
-    def solve(_: Any, packed: jax.Array) -> jax.Array:
-        *given, x, y, objective = jnp.split(packed, cuts, axis=1)
-        dx, dy, change = forward(point, jax.tree.unflatten(structure, given))
-        return jnp.concatenate([*given, x + dx, y + dy, objective + change], axis=1)
-
-    def solve_transposed(_: Any, packed: jax.Array) -> jax.Array:
-        *given, x, y, objective = jnp.split(packed, cuts, axis=1)
-        more = jax.tree.leaves(reverse(point, x, y, objective))
-        sums = [a + b for a, b in zip(given, more, strict=True)]
-        return jnp.concatenate([*sums, x, y, objective], axis=1)
-
-    nothing = jnp.zeros((point.x.shape[0], sum(sizes[-3:])), dtype=point.x.dtype)
-    packed = jnp.concatenate([*jax.tree.leaves(tangent), nothing], axis=1)
-    packed = jax.lax.custom_linear_solve(lambda w: w, packed, solve, solve_transposed)
-    _, x, y, objective = jnp.split(packed, cuts[-3:], axis=1)
-    return x, y, objective
-
-
-@jax.custom_jvp
-def _differentiable_once(point: Point) -> Point:
-    return point
-
-
-@_differentiable_once.defjvp
-def _refuse_second_derivatives(*_: Any) -> Any:
-    raise ProblemError("QPSolver has first derivatives only; its gradients have none.")

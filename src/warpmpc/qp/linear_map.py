@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -35,34 +36,34 @@ class Directions:
     reverse: Callable[[Leaves, Leaves], Leaves]
 
 
-def linear_map(directions: Directions, given: Any, inputs: Leaves, like: Leaves) -> Leaves:
+def linear_map(
+    directions: Directions, refusal: str, given: Any, inputs: Leaves, like: Leaves
+) -> Leaves:
     """Applies the map.
 
     Args:
         directions: The map; `given` comes to it as a list of leaves.
-        given: Tree of arrays that the map depends on.  It has no derivatives with respect to them:
-            a second differentiation raises a `ProblemError`.
+        refusal: Message of the `ProblemError` that a second differentiation raises.
+        given: Tree of arrays that the map depends on, without derivatives with respect to them.
         inputs: Arrays that the map is linear in.
         like: Arrays with the shapes and dtypes of the outputs.
     """
-    leaves = _once(jax.tree.leaves(given))
+    leaves = _once(refusal, jax.tree.leaves(given))
     types = tuple(jax.typeof(array) for array in like)
     return _map.bind(
         *leaves, *inputs, directions=directions, n_given=len(leaves), output_types=types
     )
 
 
-@jax.custom_jvp
-def _once(leaves: Leaves) -> Leaves:
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _once(refusal: str, leaves: Leaves) -> Leaves:
+    del refusal
     return leaves
 
 
 @_once.defjvp
-def _refuse_second_derivatives(*_: Any) -> Any:
-    raise ProblemError(
-        "MPCSolver has first derivatives only: jax.hessian and other second derivatives of a solve "
-        "or step do not exist; take finite differences of jax.grad instead."
-    )
+def _refuse_second_derivatives(refusal: str, *_: Any) -> Any:
+    raise ProblemError(refusal)
 
 
 _map = Primitive("warpmpc_linear_map")
