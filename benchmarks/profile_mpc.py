@@ -19,7 +19,7 @@ CASES = (("cartpole", "staged"), ("quadrotor", "staged"), ("cartpole", "onchip")
 BATCHES = (10_000, 100_000)
 TWO_SIDES = 16_384  # batches below have two threads per problem, as the model chooses on an H200
 CHECKED = 32
-LIMIT = 1e-2  # of the largest variable
+LIMIT = 1e-2  # relative to the largest variable
 
 
 def main(batches: tuple[int, ...]) -> None:

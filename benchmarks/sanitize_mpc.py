@@ -23,7 +23,7 @@ from warpmpc.engines.onchip.launch import OnchipKernel
 
 BATCHES, ON_CHIP = (1, 33), (1, 5)  # where each problem is a warp of its own
 ITERATIONS = {"sqp_iter": 2, "admm_iter": 4}  # the tools take a thousand times as long
-LIMIT = 1e-2  # of the largest variable
+LIMIT = 1e-2  # relative to the largest variable
 # System, horizon, sides (0: one warp per problem), iterations between checks of residuals, problems
 # of a block.
 CASES = (

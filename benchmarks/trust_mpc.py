@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "trust_mpc.jsonl"
 COUNT = 512
 SAME = 1e-2  # largest difference of two equal solutions, over the largest variable
-RELATIVE, ABSOLUTE = 1e-2, 1e-4  # of gradients that agree
+RELATIVE, ABSOLUTE = 1e-2, 1e-4  # gradients agree within these
 _ONCHIP = SQPSettings(
     convexify="gershgorin", qp=ADMMSettings(scaling=0, adaptive_rho_every=0, max_iter=20_000)
 )

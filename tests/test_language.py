@@ -15,9 +15,12 @@ FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.p
 
 # What is wrong, and a pattern that finds it in a docstring or a comment.
 RULES = {
-    "a docstring that is a fragment": r'\A"""(?:Of|Likewise|By|To)\b',
+    "a docstring that is a fragment": (
+        r'\A"""(?:(?:Of|Likewise|By|To|Those of)\b|(?:With|Without|As) [^,;:]{,45}\Z)'
+    ),
+    "a docstring that points at another": r'\A"""(?:The same|Both)(?:[.,:;]| (?:for|with|on|as)\b)',
     "a definition that is a fragment": r"^\s+\w+: (?:Of|Likewise)\b",
-    "a comment that is a fragment": r"\A# Of (?:the|a|an)\b",
+    "a comment that is a fragment": r"\A(?:# Of (?:the|a|an)|code # of)\b",
     "a person where there is only code": r"\b(?i:nobody|somebody|someone)\b",
     '"text" for source': r"\b(?i:native|generated|kernel|C\+\+) texts?\b",
 }
@@ -36,10 +39,13 @@ def faults(source: str) -> list[str]:
             previous = token.type
         if not is_prose:
             continue
+        # A comment that follows code must not be its continuation.
+        follows = token.type == tokenize.COMMENT and token.line[: token.start[1]].strip()
+        prose = f"code {token.string}" if follows else token.string
         for rule, pattern in RULES.items():
-            match = re.search(pattern, token.string, re.MULTILINE)
+            match = re.search(pattern, prose, re.MULTILINE)
             if match:
-                line = token.start[0] + token.string[: match.start()].count("\n")
+                line = token.start[0] + prose[: match.start()].count("\n")
                 found.append(f"line {line}: {rule}: {match[0].strip()!r}")
     return found
 
@@ -62,6 +68,9 @@ def test_prose_keeps_to_the_rules(path):
         "x = 1  # nobody reads it\n",
         '"""Native text of a loop."""\n',
         "# Of the solutions\n",
+        "STEPS = 3  # of a loop\n",
+        'def f():\n    """The same for rows."""\n',
+        'def f():\n    """Without the rows."""\n',
     ],
 )
 def test_faults_are_found(source):

@@ -25,7 +25,7 @@ PICTURES = {
     "failed": ("debugging.md", 1, "wm.plot(solution, x0)"),
     "own_problem": ("own_problem.md", 4, "fleets(timid[0], firm[0], params['disc'])"),
 }
-RADIUS = 0.4  # of the discs [m]
+RADIUS = 0.4  # discs have it [m]
 
 
 def fleets(timid: np.ndarray, firm: np.ndarray, discs: np.ndarray) -> Figure:

@@ -29,7 +29,7 @@ BATCHES = {
     "qp": "solve a batch of linear MPC problems, two of them hopeless",
     "ldl": "solve a batch of KKT systems, two of them broken",
 }
-BATCH = 1024  # of the layers; about half a minute on two CPU cores, compilation included
+BATCH = 1024  # layers take about half a minute on two CPU cores, compilation included
 EPILOG: str = epilog("""\
   warpmpc demo                          list the demos
   warpmpc demo cartpole                 write cartpole_demo.gif (half a minute on two CPU cores)

@@ -247,7 +247,7 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_in_float32(name):
-    """Those of the engine itself: within some units in the last place, also of large angles."""
+    """The own functions of the engine are right to some units in the last place for any angle."""
     symbolic, exact = FUNCTIONS[name]
     x, u, a = ca.SX.sym("x"), ca.SX.sym("u"), ca.SX.sym("a")
     ocp = wm.OCP(x, u, {"a": a}, horizon=1, dt=0.1)

@@ -71,4 +71,4 @@ def test_finer_grids_approach_the_optimum_of_bryson_and_denham():
         found = program.minima(initial_guess(problem, params)[None], params[None])
         errors.append(found.cost[0] - optimum)
     assert 0 < errors[0] < 2e-3 * optimum
-    assert errors[1] < errors[0] / 12  # of second order
+    assert errors[1] < errors[0] / 12  # the error is of second order

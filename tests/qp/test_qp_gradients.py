@@ -23,7 +23,7 @@ from warpmpc import ADMMSettings, ProblemError, QPSolver, SettingsError, Status
 
 TIGHT = ADMMSettings(eps_abs=1e-11, eps_rel=1e-11, max_iter=4000)
 BATCH, STEP, MAX_ERROR = 33, 1e-4, 1e-5
-MARGIN = 0.02  # of multipliers and slacks that count as far from zero
+MARGIN = 0.02  # multipliers and slacks beyond it count as far from zero
 
 
 def outputs(solver: QPSolver, *args):

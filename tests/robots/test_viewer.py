@@ -57,7 +57,7 @@ def swing(robot, batch, steps=5):
     return robot.q0 + rng.normal(size=(batch, steps, robot.nq))
 
 
-@pytest.mark.filterwarnings("ignore")  # of viser's event loops
+@pytest.mark.filterwarnings("ignore")  # event loops of viser warn
 def test_page_shows_where_bodies_are():
     pytest.importorskip("viser", reason="viser is not installed: pip install 'warpmpc[view]'")
     robot = load(CART_DOUBLE_PENDULUM)

@@ -133,7 +133,7 @@ class NonlinearProgram:
         workers: int,
         timeout: float,
     ) -> Minima:
-        """The same, in `workers` processes; instances that take too long count as unsolved.
+        """Solves a batch in `workers` processes; instances that take too long count as unsolved.
 
         Args:
             starts: Guesses.

@@ -14,7 +14,7 @@ import numpy as np
 import warpmpc as wm
 
 GRAVITY = 9.81
-BALL_BOUND = 1 / 9  # of the position in Bryson and Denham's problem
+BALL_BOUND = 1 / 9  # the position in Bryson and Denham's problem stays below
 
 
 def van_der_pol(horizon: int = 40) -> wm.OCP:

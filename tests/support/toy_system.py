@@ -23,7 +23,7 @@ from warpmpc_bench.common.timing import Measured, measure
 from warpmpc_bench.mpc.baselines import judge_loop
 
 DT, PUSH = 0.1, 2.0
-STEPS = 2  # of the closed loops of the baseline
+STEPS = 2  # closed loops of the baseline are so long
 
 
 def xdot(ops, x, u):

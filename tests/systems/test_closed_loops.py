@@ -18,7 +18,7 @@ from warpmpc.mpc.types import MPCStatus
 from warpmpc.sim.rollout import rollout
 
 STEPS = 3
-TOLERANCE = 1e-8  # of trajectories; the iterations agree to 1e-10
+TOLERANCE = 1e-8  # trajectories agree within it; the iterations agree to 1e-10
 
 
 @dataclass(frozen=True)

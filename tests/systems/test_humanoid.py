@@ -40,7 +40,7 @@ DISTANCES = """
     .038431 .034344 .033886 .080675 .096482 .078898 .094836 .098255 .137612 .035368 .127109 .033251
     .111038 .072935 .141458 .142844 .041251 .044631 .001182
 """
-PRINTED = 6e-7  # of six decimals
+PRINTED = 6e-7  # six decimals are known
 # Entries that are zero everywhere: positions of the base in distances, and the like.
 VANISHING = {0: 23, 1: 153, 2: 151, 26: 151, 27: 130}
 # Entries of the Jacobian that rounding makes: sums of constants that cancel up to the last bit.

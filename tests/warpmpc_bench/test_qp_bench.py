@@ -311,7 +311,7 @@ class TestSettings:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of their packages
+@pytest.mark.filterwarnings("ignore")  # their packages warn
 @pytest.mark.parametrize("name", ["jaxopt", "mpax", "qpax"])
 def test_other_solvers(name):
     baseline = qp_baselines.BASELINES[name]

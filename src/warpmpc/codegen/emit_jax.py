@@ -59,7 +59,7 @@ def _remainder(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _smaller(x: jax.Array, y: jax.Array) -> jax.Array:
-    """As in C: a NaN loses against a number."""
+    """The extremum as C defines it: a NaN loses against a number."""
     return lax.select(lax.bitwise_or(lax.lt(x, y), lax.ne(y, y)), x, y)
 
 

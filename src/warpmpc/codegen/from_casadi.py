@@ -179,7 +179,7 @@ def kept_program(key: str, make: Callable[[], ScalarProgram]) -> ScalarProgram:
         try:
             return decoded(text)
         except (ValueError, KeyError, TypeError, zlib.error, CodegenError):
-            pass  # of another version: it is replaced below
+            pass  # another version wrote it: it is replaced below
     program = make()
     if program.n_ops >= LONG:
         store_text(KIND, key, encoded(program))

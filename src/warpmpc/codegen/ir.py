@@ -162,7 +162,7 @@ class ScalarProgram:
         return program, kept
 
     def part(self, kept: Sequence[IntArray]) -> ScalarProgram:
-        """The same with some elements of each output only, and only the operations they need."""
+        """The same program with some elements of each output only, and the operations they need."""
         outputs = [values[elements] for values, elements in zip(self.outputs, kept, strict=True)]
         needed = np.zeros(self.n_leaves + self.n_ops, dtype=bool)
         needed[: self.n_leaves] = True

@@ -61,7 +61,7 @@ class Argument:
         return dtype if self.kind in ("real", "matrix", "vector") else "int32"
 
     def declared(self, dtype: str) -> str:
-        """As a parameter of a function."""
+        """The argument as a parameter of a function."""
         return f"{self.name}: {_TYPES[self.kind].format(dtype=dtype)}"
 
 

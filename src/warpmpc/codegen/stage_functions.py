@@ -142,7 +142,7 @@ def merged_cases(cases: Sequence[StageCase]) -> list[StageCase]:
 
 
 def _joined(first: StageCase, second: StageCase) -> StageCase:
-    """Both with the program of the first."""
+    """Both cases as one, with the program of the first."""
     pairs = [
         tuple(
             np.concatenate(rows) for rows in zip(getattr(first, x), getattr(second, x), strict=True)

@@ -55,7 +55,7 @@ class Sensitivity(Protocol):
 
     @property
     def values_forward(self) -> int:
-        """The same for forward mode."""
+        """Values that forward mode keeps in memory at a time."""
         ...
 
     def keeps(self, solution: Solution) -> Any:
@@ -174,7 +174,7 @@ class BatchedCall:
         return replace(self._solutions(*args), z=None, y=None)  # pyright: ignore[reportArgumentType]
 
     def _alone_solutions(self, common: Any, params: Parameters, start: MPCWarmStart) -> Solution:
-        """The same for one instance, with the leading axes of its arguments."""
+        """The solution of one instance, with the leading axes of its arguments."""
         flat = _flat((params, start))
         return _cut(self._single_solutions(common, *flat), start.z.shape[:-1])
 
@@ -335,7 +335,7 @@ def _flat(args: Any) -> Any:
 
 @partial(jax.jit, static_argnames="fill")
 def _prepared(args: Any, *, fill: bool) -> Any:
-    """The same, and filled up to whole tiles by copies of the last instance."""
+    """Arguments with one batch axis, filled up to whole tiles by copies of the last instance."""
 
     def filled(array: jax.Array) -> jax.Array:
         spare = whole_tiles(array.shape[:1]) - array.shape[0]
@@ -345,7 +345,7 @@ def _prepared(args: Any, *, fill: bool) -> Any:
 
 
 def _cut(tree: Any, leading: tuple[int, ...]) -> Any:
-    """Without what was filled up, and with the leading axes of the arguments."""
+    """Results without what was filled up, and with the leading axes of the arguments."""
     batch = math.prod(leading)
     return jax.tree.map(lambda a: a[:batch].reshape(*leading, *a.shape[1:]), tree)
 

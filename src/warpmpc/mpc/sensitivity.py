@@ -49,7 +49,7 @@ class StepSensitivity:
 
     @property
     def values_forward(self) -> int:
-        """The same for changes; of the data of its QP they are in memory as well."""
+        """Values that forward mode needs: changes of the data of the QP are in memory as well."""
         return self.values_per_instance + self._qp.structure.n_data
 
     @staticmethod
@@ -125,7 +125,7 @@ class SolveSensitivity:
 
     @property
     def values_forward(self) -> int:
-        """The same for changes; of the data of its QP they are in memory as well."""
+        """Values that forward mode needs: changes of the data of the QP are in memory as well."""
         return self.values_per_instance + self._qp.structure.n_data
 
     @cached_property

@@ -99,7 +99,7 @@ def _projected(blocks: jax.Array) -> jax.Array:
 
 
 Tables = Sequence[Any]
-Vectors = Parameters | jax.Array  # of parameters, in tiles; an array where nothing is common
+Vectors = Parameters | jax.Array  # parameters in tiles; an array where nothing is common
 
 
 @jax.tree_util.register_dataclass

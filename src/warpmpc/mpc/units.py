@@ -127,7 +127,7 @@ class SensitivityInUnits:
 
     @property
     def values_forward(self) -> int:
-        """The same for changes."""
+        """Values in memory while changes of one instance are computed."""
         return self._inner.values_forward
 
     def forward(self, p: Parameters, start: MPCWarmStart, kept: Arrays, moves: Arrays) -> Arrays:

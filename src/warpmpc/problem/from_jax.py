@@ -20,7 +20,7 @@ from warpmpc.problem.jaxpr.translator import Translator
 from warpmpc.problem.jaxpr.values import Refused, Shape, Symbolic, Value, flat_of
 
 _Numbers = int | float | np.number | np.ndarray | jax.Array
-_MAX_AXES = 2  # of CasADi's matrices
+_MAX_AXES = 2  # matrices of CasADi have no more
 
 
 def from_jax(fn: Callable[..., Any], *shapes: int | Sequence[int]) -> JaxExpression:

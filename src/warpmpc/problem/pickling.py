@@ -44,7 +44,7 @@ class HoldsExpressions:
         return made
 
     def __copy__(self) -> Self:
-        """The same: a copy that shares lists with its original would change with it."""
+        """A deep copy, because a copy that shares lists with its original would change with it."""
         return self.__deepcopy__({})
 
 

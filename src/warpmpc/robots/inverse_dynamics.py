@@ -26,7 +26,7 @@ class Wrench:
     moment: ca.SX
 
     def __add__(self, other: Wrench) -> Wrench:
-        """Both together."""
+        """Both wrenches as one."""
         return Wrench(self.force + other.force, self.moment + other.moment)
 
     def __sub__(self, other: Wrench) -> Wrench:

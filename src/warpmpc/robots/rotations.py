@@ -108,7 +108,7 @@ def rotation_step(turn: ca.SX) -> ca.SX:
     A power series in the squared angle: it has no singular derivative at zero, as a norm has, and
     it is exact to rounding up to 4 rad.
     """
-    square = ca.sumsqr(turn) / 4  # of half the angle
+    square = ca.sumsqr(turn) / 4  # that of half the angle
     cosine, ratio = ca.SX(1), ca.SX(1)
     for k in range(_TERMS, 0, -1):
         cosine = 1 - square / ((2 * k - 1) * (2 * k)) * cosine

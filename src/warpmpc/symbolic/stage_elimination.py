@@ -385,7 +385,7 @@ def _accurate(
     error is known, it is the one with the least fill in which all light variables wait.
     """
     errors: list[float] = []
-    by_fill = sorted(found, key=_weighted)  # of equal fill, the one where more variables wait
+    by_fill = sorted(found, key=_weighted)  # where fill is equal, more variables should wait
     for candidate in by_fill:
         errors.append(representative.error(candidate[0]))
         if errors[-1] < _LARGEST_ERROR:

@@ -74,7 +74,7 @@ def xdot(ops: Any, x: Sequence[Any], u: Sequence[Any], physics: Sequence[Any]) -
     _, velocity, angle, rate = x
     sin, cos = ops.sin(angle), ops.cos(angle)
     mass = cart + rod + tip
-    moment = (rod / 2 + tip) * length  # of the pole, first
+    moment = (rod / 2 + tip) * length  # that of the pole comes first
     inertia = (rod / 3 + tip) * length * length
     force = (damping - friction) * velocity + gain * u[0]
     weight = moment * gravity

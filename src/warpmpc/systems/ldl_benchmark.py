@@ -18,7 +18,7 @@ from warpmpc._errors import ProblemError
 N_X, N_U, HORIZON = 12, 4, 24
 SIGMA, RHO = 1e-6, 0.1
 STATE_WEIGHT, TERMINAL_WEIGHT, INPUT_WEIGHT = 1.0, 5.0, 0.1
-SPREAD = 0.25  # of both factors: 1 + SPREAD N(0, 1) off the diagonal, U(1 -+ SPREAD) on it
+SPREAD = 0.25  # factors are 1 + SPREAD N(0, 1) off the diagonal and U(1 -+ SPREAD) on it
 _CHUNK = 4096  # instances drawn at once; the values do not depend on it
 
 

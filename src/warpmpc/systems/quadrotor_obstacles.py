@@ -33,8 +33,8 @@ CYLINDERS = np.array(
 )
 MARGIN = 0.10  # by which radii are inflated, for the size of the quadrotor [m]
 ROW_SCALE = 20.0
-CLEARANCE = 0.04  # of initial positions [m]
-AREA, HEIGHTS = 1.15, (-0.35, 0.75)  # of initial positions [m]
+CLEARANCE = 0.04  # initial positions keep it [m]
+AREA, HEIGHTS = 1.15, (-0.35, 0.75)  # where initial positions are [m]
 
 
 def build(
@@ -91,7 +91,7 @@ def sample(batch: int, seed: int | None = None, *, cylinders: np.ndarray = CYLIN
 
 
 def metrics(x: np.ndarray, u: np.ndarray, *, cylinders: np.ndarray = CYLINDERS) -> Metrics:
-    """Those of the quadrotor; the violation is the depth of penetration [m]."""
+    """Results of the quadrotor; the violation is the depth of penetration [m]."""
     found = quadrotor.metrics(x, u)
     depth = -clearance(np.asarray(x, dtype=np.float64)[..., :2], cylinders)
     violation = worst(depth, found["satisfied"])

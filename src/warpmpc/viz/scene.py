@@ -23,7 +23,7 @@ ANIMATIONS, FIGURES = (".gif",), (".png", ".pdf", ".svg")
 MOST_FRAMES = 75
 ANIMATION_DPI = 88
 LAST_FRAME_S = 2.0  # how long an animation rests at its end
-DURATION_S = (5.0, 12.0)  # of an animation, at least and at most
+DURATION_S = (5.0, 12.0)  # an animation takes at least and at most so long
 LEAST_FRAME_S = 0.02  # viewers show shorter ones slowly
 _COLORS, _ALMOST_WHITE = 200, 249
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_PANELS = 20  # of variables; the first ones are drawn
+MOST_PANELS = 20  # the first variables are drawn
 WORST = 10  # instances among which one is sought that violates a row
-LETTERS = 12  # of a subtitle per inch
+LETTERS = 12  # so many fit into an inch of a subtitle
 PANEL_WIDTH, PANEL_HEIGHT, TOP = 4.6, 2.7, 1.0  # inches
 COLORS = {
     MPCStatus.CONVERGED: style.VARIABLE,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, HEIGHT, PANEL = 20.0, 7.5, 5.2  # inches
-LEFT = (0.8, 7.2, 13.6)  # of the three panels
+LEFT = (0.8, 7.2, 13.6)  # left edges of the three panels
 BOTTOM = 0.95
 RUG = 0.028  # width of the strips of node kinds, in panels
 CALLOUT = 0.04  # distance between stage call-outs, in panels

@@ -26,7 +26,7 @@ from warpmpc_bench.common.timing import (
     device_memory_bytes,
 )
 
-MEMORY_SHARE = 0.8  # of the device's memory that a batch may need
+MEMORY_SHARE = 0.8  # a batch may need this share of the device's memory
 
 
 class Runner(ABC):
@@ -51,7 +51,7 @@ class Runner(ABC):
         self._repeats, self._baselines = repeats, baselines
         self._machine = machine()
         self._memory = device_memory_bytes()
-        self._rates: dict[str, dict[str, float]] = {}  # of the baselines that are references
+        self._rates: dict[str, dict[str, float]] = {}  # rates of the baselines that are references
         self._case: Any = None
         self._drawn: Any = None
 

@@ -13,7 +13,7 @@ from warpmpc.viz import style
 from warpmpc_bench.demos.loop import LoopDemo
 from warpmpc_bench.demos.panels import LoopScene, bare
 
-SPACING = np.array([1.4, 2.0, 0.0])  # of the robots on the ground, which stand in rows [m]
+SPACING = np.array([1.4, 2.0, 0.0])  # robots stand in rows on the ground [m]
 AWAY = np.array([0.3, 0.45])  # where the axis to the left of the robots points in the picture
 HEAD = 0.14  # from the shoulders to the head [m]
 SPEED = N_Q + 3  # forward, in the axes of the base

@@ -14,8 +14,8 @@ from warpmpc.viz import style
 from warpmpc_bench.demos.loop import LoopDemo
 from warpmpc_bench.demos.panels import Box, LoopScene
 
-ARM = 0.055  # of the picture [m]; the real one is too small to be seen
-ELEVATION, AZIMUTH, TURN = 22.0, -62.0, 40.0  # of the camera, and how far it moves [degrees]
+ARM = 0.055  # longer than the real one, which is too small to be seen [m]
+ELEVATION, AZIMUTH, TURN = 22.0, -62.0, 40.0  # where the camera is, and how far it moves [degrees]
 SPACE = 1.0  # [m]
 
 

@@ -22,7 +22,7 @@ from warpmpc_bench.common.checking import finite_max, rows_of, spread
 
 HOST_BATCH = 8192  # larger batches are drawn on the device
 CHECKED = 64  # instances whose residual is computed
-COMPARED = 4  # of them, instances solved by QDLDL as well
+COMPARED = 4  # so many instances are solved by QDLDL as well
 ACCURACY_LIMIT = {"float32": 5e-6, "float64": 1e-12}
 
 

@@ -17,9 +17,9 @@ from warpmpc_bench.mpc.accuracy import mean_max
 from warpmpc_bench.mpc.measure import MPCCase
 
 IPOPT_BATCH = 4
-IPOPT_STEPS = 20  # of a closed loop, unless the benchmark has fewer
+IPOPT_STEPS = 20  # a closed loop is so long, unless the benchmark has fewer
 SOLVED = 0.95  # share of the solves that have to converge
-VIOLATION = 1e-6  # of a row of a plan
+VIOLATION = 1e-6  # rows of a plan may have it
 
 
 @dataclass(frozen=True)

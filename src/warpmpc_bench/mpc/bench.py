@@ -96,7 +96,7 @@ class MPCRunner(Runner):
     """Closed loops of one system."""
 
     benchmark = "mpc"
-    timings = ("sqp", "solve")  # of variants, and of baselines
+    timings = ("sqp", "solve")  # variants have the first one, baselines the second
     references: ClassVar[dict[str, str]] = {}
     details = ("compile", "counted", "phases", "latency")
 

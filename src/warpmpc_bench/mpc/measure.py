@@ -71,7 +71,7 @@ class MPCCase:
         self.generator = f"{setup}.sample({batch})"
 
 
-_compiled: set[tuple[str, MPCSetup, str]] = set()  # of which kernels are in this process
+_compiled: set[tuple[str, MPCSetup, str]] = set()  # kernels of these are in this process
 
 
 def measure_variant(

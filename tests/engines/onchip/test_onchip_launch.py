@@ -29,7 +29,7 @@ def test_registers_and_shared_memory_suffice_for_all_that_are_held(name):
     memory = lane_memory(made(name).programs)
     held, registers = problems_held(memory, "float32"), most_registers(memory, "float32")
     assert held == HELD[name] <= problems_at_once(memory, "float32")
-    warps = -(-held // 4)  # of the scheduler that has most
+    warps = -(-held // 4)  # the scheduler that has most has so many
     assert warps * 32 * registers <= 65536 // 4 or registers == MAX_REGISTERS
     assert held * onchip_engine.shared_bytes(memory, "float32") < 227 * 1024
 

@@ -5,6 +5,7 @@ for each of some lanes, by default 64 bytes together, so that plain operations b
 vector instructions; other functions are called lane by lane.
 
     SCALAR, Offset                  types of values, and of places in memory
+    PTX, REG                        the type of values in inline assembly, and of its registers
     TINY, INFINITE                  the smallest normal number; what is beyond it is absent
     WIDTH                           lanes of a pack on the CPU
     LANES_HERE, LANE(pack, l)       lanes of a pack here, and the value of one of them
@@ -33,6 +34,8 @@ from warpmpc.codegen.native.status import DEFINE_INFINITE
 _NAMES = {
     "float32": """
 #define SCALAR float
+#define PTX "f32"
+#define REG "f"
 #if defined(__CUDA_ARCH__)
 #define LIBM(name) ::name##f
 #define INVERSE_ERF ::erfinvf
@@ -43,6 +46,8 @@ _NAMES = {
 """,
     "float64": """
 #define SCALAR double
+#define PTX "f64"
+#define REG "d"
 #if defined(__CUDA_ARCH__)
 #define LIBM(name) ::name
 #define INVERSE_ERF ::erfinv

@@ -222,17 +222,10 @@ SWEEP(backward_segments_in, backward_table_in, backward_node_in, FROM_PIVOT)
 )
 
 
-_ASSEMBLY = {
-    "float32": {"PTX": '"f32"', "REG": '"f"'},
-    "float64": {"PTX": '"f64"', "REG": '"d"'},
-}
-
-
 def specialise(template: str, dtype: str, *, tiled: bool, **constants: int) -> str:
     """Binds the source of a kernel to a dtype, a layout and further constants."""
     lanes = 32 if tiled else 1
-    values = {**_ASSEMBLY[dtype], "WIDTH": lanes, "STRIDE": lanes, "INDEX(row)": "(row)"}
-    values |= constants
+    values = {"WIDTH": lanes, "STRIDE": lanes, "INDEX(row)": "(row)", **constants}
     head = "".join(f"#define {name} {value}\n" for name, value in values.items())
     return head + TYPES[dtype] + template
 

@@ -137,7 +137,7 @@ def _arrays(memory: LaneMemory, copied: _Copied) -> list[tuple[str, int, int, in
 
 
 def _held(memory: LaneMemory) -> list[tuple[str, int, int, int]]:
-    """The same for parameters that have a copy, with the first value in place of the first row."""
+    """Source for parameters that have a copy, with the first value in place of the first row."""
     at = memory.held_at
     return [(f"{n}_of", at[n], -(-count // LANES), count) for n, count in memory.held.items()]
 

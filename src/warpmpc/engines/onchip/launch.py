@@ -31,7 +31,7 @@ _OVERHEAD = 30
 # Shared memory that CUDA and Warp take for themselves per block.
 _RESERVED = 2048
 _OF_WARP = 256  # bytes per problem that a kernel declares beside ours
-_SCHEDULERS = 4  # of a multiprocessor; each has its warps and its part of the registers
+_SCHEDULERS = 4  # a multiprocessor has so many, each with its warps and its part of the registers
 # Registers below which phases other than ADMM spill: 16 warps have as many.
 _FEWEST = 128
 

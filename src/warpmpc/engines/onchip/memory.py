@@ -167,7 +167,7 @@ class LaneMemory:
         return self.n_blocks - self.kept_blocks
 
     def keeping(self, blocks: int) -> LaneMemory:
-        """The same with some blocks of the reduction in registers."""
+        """The same memory with some blocks of the reduction in registers."""
         return self._changed(kept_blocks=blocks)
 
     def holding(self, parameters: dict[str, int]) -> LaneMemory:

@@ -244,7 +244,7 @@ def _fold(tree: Any, mapped: Any, size: int) -> Any:
 
 
 def _fold_shared(tree: Any, mapped: Any, size: int, batch: int) -> Any:
-    """The same for what all instances share; one for each of them if it is mapped."""
+    """What all instances share as one batch; one copy for each of them if it is mapped."""
 
     def fold(array: jax.Array, mapped: bool) -> jax.Array:
         if not mapped and array.shape[0] == 1:
@@ -329,7 +329,7 @@ def _explicit_sharding(leaf: Any) -> NamedSharding | None:
 
 
 def with_auto_axes(sharding: NamedSharding) -> NamedSharding:
-    """The same on a mesh without explicit axes."""
+    """The same sharding on a mesh without explicit axes."""
     mesh = sharding.mesh
     if AxisType.Explicit not in mesh.axis_types:
         return sharding

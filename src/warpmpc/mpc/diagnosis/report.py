@@ -12,7 +12,7 @@ import numpy as np
 
 from warpmpc.mpc.types import MPCStatus
 
-LAST_ITERATIONS = 8  # of a history that are printed
+LAST_ITERATIONS = 8  # the part of a history that is printed
 
 
 @dataclass(frozen=True)

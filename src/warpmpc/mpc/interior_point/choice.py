@@ -17,7 +17,7 @@ from warpmpc.mpc.interior_point.solve import InteriorPointSolve, kkt_layout
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 
-_VECTORS = 16  # of the size of all variables and rows: iterate, step, trial point, start, result
+_VECTORS = 16  # as long as all variables and rows: iterate, step, trial point, start, result
 
 
 class InteriorPointChoice:

@@ -29,7 +29,7 @@ class Filter:
         return cls(nothing, nothing)
 
     def emptied(self, which: jax.Array) -> Filter:
-        """Without points for some instances."""
+        """The filter without the points of some instances."""
         return jax.tree.map(lambda a: jnp.where(which, jnp.inf, a), self)
 
     def where(self, which: jax.Array, other: Filter) -> Filter:
@@ -43,7 +43,7 @@ class Filter:
     def remembering(
         self, theta: jax.Array, phi: jax.Array, slot: jax.Array, which: jax.Array
     ) -> Filter:
-        """With the margins of another point, in place of the oldest one.
+        """The filter with the margins of another point, in place of the oldest one.
 
         Args:
             theta: Violation of the point.

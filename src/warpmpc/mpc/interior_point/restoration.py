@@ -48,12 +48,12 @@ class Restoration:
         return self.on == 1
 
     def entered(self, which: jax.Array, theta: jax.Array) -> Restoration:
-        """With some instances more, at their violation."""
+        """The state with more instances in it, at their violation."""
         target = jnp.where(which, RESTORATION.share * theta, self.target)
         return replace(self, on=jnp.where(which, 1, self.on), target=target)
 
     def left(self, which: jax.Array) -> Restoration:
-        """Without some instances."""
+        """The state without some instances."""
         return replace(self, on=jnp.where(which, 0, self.on))
 
     def aged(self, theta: jax.Array) -> tuple[Restoration, jax.Array]:

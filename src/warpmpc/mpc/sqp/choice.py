@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from warpmpc.engines.onchip.memory import LaneMemory
 
 _LOG = logging.getLogger(__name__)
-_MOST_STEPS = 30  # of the ladder: the line search has one warp per step in a block
+_MOST_STEPS = 30  # the line search has one warp per step of the ladder in a block
 
 
 def _first(reasons: Iterable[tuple[bool, str | None]]) -> str | None:

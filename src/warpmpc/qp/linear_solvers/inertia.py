@@ -18,7 +18,7 @@ from warpmpc.qp.products import RowGather
 from warpmpc.symbolic.elimination import Elimination
 from warpmpc.symbolic.pattern import IntArray
 
-_ROUNDING = 100  # of a pivot, in units of the machine precision of its largest terms
+_ROUNDING = 100  # error of a pivot, in units of the machine precision of its largest terms
 
 
 @runtime_checkable
@@ -79,7 +79,7 @@ def with_curvature(status: jax.Array, bends_down: jax.Array) -> jax.Array:
 
 
 def bends_down_densely(K: jax.Array, n_vars: int, rho: jax.Array) -> jax.Array:
-    """The same for dense K ``[groups, n, n]``, rho ``[groups, rows]``: whether Cholesky fails."""
+    """Whether Cholesky fails, for dense K ``[groups, n, n]`` and rho ``[groups, rows]``."""
     A = K[:, n_vars:, :n_vars]
     reduced = K[:, :n_vars, :n_vars] + jnp.einsum("gri,gr,grj->gij", A, rho, A)
     size = jnp.abs(jnp.diagonal(reduced, axis1=1, axis2=2))

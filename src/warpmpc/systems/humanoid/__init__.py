@@ -39,7 +39,7 @@ N_STATE = N_X + N_JOINTS  # q, dq, and the torques that were applied last
 N_INPUT = 2 * N_JOINTS + N_X  # torques of nodes 0 and 1, state of node 1
 PLANTS = ("predicted", "mujoco")
 N_DRAWN = 64  # robots with commands of their own
-HEIGHTS = (0.5, 0.75)  # of the base; outside a robot has fallen [m]
+HEIGHTS = (0.5, 0.75)  # a robot whose base is outside has fallen [m]
 # Positions are not enforced exactly by 25 iterations; what counts as kept [rad].
 _EXCESS = 1e-2
 

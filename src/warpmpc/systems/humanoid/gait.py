@@ -21,7 +21,7 @@ NODES, DT = 28, 0.03
 PERIOD, SWITCHES = 0.7, (0.01, 0.35, 0.36, 0.70)
 DEADBAND = 0.007  # switches nearer than this count as passed [s]
 SWING, LIFT = 0.34, 0.05  # duration [s] and height [m] of a step
-SWING_BEGINS = (0.01, 0.36)  # of the right foot, and of the left one
+SWING_BEGINS = (0.01, 0.36)  # the right foot, then the left one
 FIRST_STEP = 0.002  # by which references of node 0 are ahead of the measured state [s]
 # Commands: forward and sideways speed [m/s], rate of yaw [rad/s], height of the base [m].
 N_COMMAND = 4

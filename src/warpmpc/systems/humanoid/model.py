@@ -22,7 +22,7 @@ from warpmpc.robots.robot import Robot, load
 from warpmpc.systems.humanoid import tables
 from warpmpc.systems.humanoid.tables import HOME, PARTS, POINTS, Part
 
-FOOT_RADIUS = 0.004  # of the spheres that touch the ground in MuJoCo [m]
+FOOT_RADIUS = 0.004  # spheres of this size touch the ground in MuJoCo [m]
 _AXES = {"x": "1 0 0", "y": "0 1 0", "z": "0 0 1"}
 
 

@@ -15,7 +15,7 @@ import numpy as np
 GRAVITY = 9.81
 N_Q, N_JOINTS, N_FORCE = 24, 18, 12
 N_X = 2 * N_Q
-LEG_JOINTS = 10  # of both legs, the first ones
+LEG_JOINTS = 10  # the first joints are those of both legs
 Vector = tuple[float, float, float]
 Inertia = tuple[float, float, float, float, float, float]  # xx, yy, zz, xy, xz, yz
 
@@ -143,7 +143,7 @@ _PAIRS = """
     Lheel-Rshank Lheel-Rtoe Rheel-Ltoe Rhip-Rhand Lhip-Lhand
 """
 PAIRS = [tuple(pair.split("-")) for pair in _PAIRS.split()]
-RADIUS = 0.06  # of each sphere around a point [m]
+RADIUS = 0.06  # every point has a sphere of this size [m]
 
 # Friction of the legs: torque = B dq + C tanh(2 dq), with blocks where a gear drives two joints.
 DAMPING, DRY_FRICTION = np.zeros((N_JOINTS, N_JOINTS)), np.zeros((N_JOINTS, N_JOINTS))
@@ -197,7 +197,7 @@ _LEG_LOWER, _LEG_UPPER = (-30, -60, -120, 10, -80), (30, 60, 60, 180, 80)
 LOWER = np.radians([*_LEG_LOWER, *_LEG_LOWER, -90, -90, -90, -130, -90, -2.5, -45, -130])
 UPPER = np.radians([*_LEG_UPPER, *_LEG_UPPER, 80, 2.5, 45, 0, 80, 90, 90, 0])
 RATES = np.array([50.0] * LEG_JOINTS + [25.0] * 8)
-YAW_DIFFERENCE = np.radians(45)  # of the hips, left minus right
+YAW_DIFFERENCE = np.radians(45)  # left hip minus right hip
 CONE, CONE_SCALE = 0.7, 0.005  # friction coefficient, and factor on the rows
 
 _LEG_HOME = (0.0, 0.0, -0.724757, 1.412282, -0.68752)
