@@ -16,8 +16,7 @@ from humanoid_oracle import admm, quadratic_program
 from warpmpc import MPCSolver, QPSolver
 from warpmpc.codegen.emit_native import CHUNK_LENGTH, plan_chunks
 from warpmpc.codegen.from_casadi import translate
-from warpmpc.engines.panels.factor_launch import PanelLDL
-from warpmpc.engines.panels.launch import PanelKernels
+from warpmpc.engines.panels.launch import PanelKernels, PanelLDL
 from warpmpc.engines.runtime.batching import from_tiles, to_tiles
 from warpmpc.engines.runtime.stage_kernels import StageCase, StageKernels
 from warpmpc.problem.evaluation import initial_guess

@@ -32,14 +32,15 @@ from warpmpc.codegen.native.preamble import PREAMBLE
 if TYPE_CHECKING:
     from warpmpc.codegen.stage_functions import StageCase, StagePlan
 
-_TYPES = {
-    "real": "wp.array3d(dtype=wp.{dtype})",
-    "matrix": "wp.array2d(dtype=wp.{dtype})",
-    "vector": "wp.array1d(dtype=wp.{dtype})",
-    "whole": "wp.array3d(dtype=wp.int32)",
-    "records": "wp.array2d(dtype=wp.int32)",
-    "table": "wp.array1d(dtype=wp.int32)",
-    "number": "wp.int32",
+# Kinds of arguments: their type in a Warp kernel, and in an entry on the CPU.
+_KINDS = {
+    "real": ("wp.array3d(dtype=wp.{dtype})", "Real"),
+    "matrix": ("wp.array2d(dtype=wp.{dtype})", "Real"),
+    "vector": ("wp.array1d(dtype=wp.{dtype})", "Real"),
+    "whole": ("wp.array3d(dtype=wp.int32)", "Whole"),
+    "records": ("wp.array2d(dtype=wp.int32)", "Whole"),
+    "table": ("wp.array1d(dtype=wp.int32)", "Whole"),
+    "number": ("wp.int32", "int"),
 }
 
 
@@ -50,7 +51,7 @@ class Argument:
     Attributes:
         name: Its name.  Arrays that are read end with ``_in``, arrays that are written with
             ``_out``, and arrays that are changed or may be written with ``_io``.
-        kind: One of `_TYPES`.
+        kind: One of `_KINDS`.
     """
 
     name: str
@@ -58,11 +59,11 @@ class Argument:
 
     def array_dtype(self, dtype: str) -> str:
         """Type of its values in a kernel of this type; numbers are "int32"."""
-        return dtype if self.kind in ("real", "matrix", "vector") else "int32"
+        return dtype if _KINDS[self.kind][1] == "Real" else "int32"
 
     def declared(self, dtype: str) -> str:
         """The argument as a parameter of a function."""
-        return f"{self.name}: {_TYPES[self.kind].format(dtype=dtype)}"
+        return f"{self.name}: {_KINDS[self.kind][0].format(dtype=dtype)}"
 
 
 def arguments(kind: str, *names: str) -> tuple[Argument, ...]:
@@ -159,15 +160,6 @@ def {name}(
     entry_of_{name}(address_out)
 '''
 _SCALARS = {"float32": "float", "float64": "double"}
-_HOST_TYPES = {
-    "real": "Real",
-    "matrix": "Real",
-    "vector": "Real",
-    "whole": "Whole",
-    "records": "Whole",
-    "table": "Whole",
-    "number": "int",
-}
 
 
 @dataclass(frozen=True)
@@ -249,7 +241,7 @@ class KernelSource:
 
     def _entry_module(self) -> str:
         real, declared = _SCALARS[self.dtype], [*self.inputs, *self.outputs]
-        types = [_HOST_TYPES[a.kind] for a in declared]
+        types = [_KINDS[a.kind][1] for a in declared]
         scratch = ""
         if self.scratch:
             scratch = (

@@ -13,8 +13,7 @@ from oracles import run_updates
 from warpmpc.engines.ldl.launch import TableLDL
 from warpmpc.engines.panels import launch
 from warpmpc.engines.panels import shape as shape_model
-from warpmpc.engines.panels.factor_launch import PanelLDL
-from warpmpc.engines.panels.launch import PanelKernels
+from warpmpc.engines.panels.launch import PanelKernels, PanelLDL
 from warpmpc.engines.panels.shape import PanelShape, loop_bytes, panel_shape, register_limit
 from warpmpc.engines.runtime import ffi
 from warpmpc.engines.runtime.admm_loop import LoopData, LoopLimits, LoopState
