@@ -33,7 +33,15 @@ import scipy.sparse as sp
 import warp as wp
 from warp._src import context
 
-from warpmpc import LDLSettings, LDLSolver, MPCSolver, SettingsError, StagedSettings, systems
+from warpmpc import (
+    LDLSettings,
+    LDLSolver,
+    MPCSolver,
+    SettingsError,
+    SQPSettings,
+    StagedSettings,
+    systems,
+)
 from warpmpc.engines.onchip.launch import OnchipKernel
 from warpmpc.engines.runtime import ffi
 
@@ -67,6 +75,7 @@ CASES: dict[str, Case] = {
         {"convexify": "gershgorin", "mode": "converge"},
         CHECK_EVERY,
     ),
+    "interior_point": ({"engine": "sparse"}, {"method": "interior_point"}, CHECK_EVERY),
 }
 
 
@@ -135,7 +144,10 @@ def mpc_cases(name: str, dtype: str) -> Iterator[tuple[str, Callable[[], None]]]
     x0 = system.sample(BATCH, 0)
     for case, (arguments, fields, check_every) in CASES.items():
         qp = replace(system.settings.qp_settings(dtype), check_every=check_every)
-        settings = replace(system.settings, qp=qp, **fields)
+        if "method" in fields:  # most settings of a system have no effect there and are refused
+            settings = SQPSettings(**fields)
+        else:
+            settings = replace(system.settings, qp=qp, **fields)
         if case.endswith("merit"):
             search = replace(settings.line_search, kind="merit")
             settings = replace(settings, line_search=search)
