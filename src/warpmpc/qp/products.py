@@ -150,7 +150,7 @@ class QPMatrices:
         self.AT = RowGather(A_pattern.col_idx, A_pattern.row_idx, entries, A_pattern.n_cols)
 
 
-def with_spare(n_cons: int, *arrays: jax.Array) -> list[jax.Array]:
+def with_free_row(n_cons: int, *arrays: jax.Array) -> list[jax.Array]:
     """The data of QPs, and a start if there is one, with the free row of an A without entries.
 
     Args:
@@ -162,9 +162,9 @@ def with_spare(n_cons: int, *arrays: jax.Array) -> list[jax.Array]:
     # A start that is unknown in one row is unknown in all rows.
     x, *rows = start or [q]
     unknown = (jnp.isnan(r).all(axis=1, keepdims=True) & (n_cons > 0) for r in rows)
-    spare = [0 * one, -jnp.inf * one, jnp.inf * one]
-    spare += [jnp.where(missing, jnp.nan, 0 * one) for missing in unknown]
+    free = [0 * one, -jnp.inf * one, jnp.inf * one]
+    free += [jnp.where(missing, jnp.nan, 0 * one) for missing in unknown]
     found = [
-        jnp.concatenate(pair, axis=1) for pair in zip((A, lower, upper, *rows), spare, strict=True)
+        jnp.concatenate(pair, axis=1) for pair in zip((A, lower, upper, *rows), free, strict=True)
     ]
     return [P, q, *found[:3], *([x] if start else []), *found[3:]]

@@ -35,7 +35,7 @@ from warpmpc.qp.loops.registry import (
     engine_named,
 )
 from warpmpc.qp.polish import Polish, Polished, check_polish
-from warpmpc.qp.products import QPMatrices, with_spare
+from warpmpc.qp.products import QPMatrices, with_free_row
 from warpmpc.qp.scaling import QPData, initial_status
 from warpmpc.qp.sensitivity.active_set import KKTSensitivity, Sensitivity
 from warpmpc.qp.sensitivity.least_squares import LSQSensitivity
@@ -104,8 +104,8 @@ class QPSolver:
         structure = QPStructure(*patterns, settings, dtype, soft_rows, row_classes)
         structure.check()
         given_stages = stages
-        if structure.n_spare and stages is not None and np.ndim(stages) == 1:
-            stages = [*stages, *list(stages)[: structure.n_spare]]
+        if structure.n_added_rows and stages is not None and np.ndim(stages) == 1:
+            stages = [*stages, *list(stages)[: structure.n_added_rows]]
         if nominal is not None:
             structure = structure.with_nominal(nominal)
         self._set_up(engine, EngineRequest(structure, stages, staged))
@@ -363,7 +363,7 @@ class QPSolver:
 
         def of_batch(soft: list[jax.Array], status: jax.Array, *arrays: jax.Array) -> jax.Array:
             x_bar, *rest = (array.reshape(status.size, array.shape[-1]) for array in arrays)
-            data = with_spare(self.n_cons, *rest) if self.structure.n_spare else rest
+            data = with_free_row(self.n_cons, *rest) if self.structure.n_added_rows else rest
             penalties = (array.reshape(status.size, array.shape[-1]) for array in soft)
             qp = QPData(*data[:5], *penalties)
             found = judge(qp, tuple(data[5:]), status.reshape(status.size, 1), x_bar)
@@ -384,7 +384,7 @@ class QPSolver:
     def _solve_batch(self, soft: list[jax.Array], *arrays: jax.Array) -> QPSolution:
         leading, n_cons = arrays[0].shape[:-1], self.n_cons
         flat = (array.reshape(math.prod(leading), array.shape[-1]) for array in arrays)
-        data = with_spare(n_cons, *flat) if self.structure.n_spare else flat
+        data = with_free_row(n_cons, *flat) if self.structure.n_added_rows else flat
         P, q, A, lower, upper, *start = data
         penalties = (array.reshape(math.prod(leading), array.shape[-1]) for array in soft)
         x, y, objective, rest = self._run(QPData(P, q, A, lower, upper, *penalties), tuple(start))

@@ -83,7 +83,7 @@ class QPStructure:
         A: Pattern of A; one without entries has an additional free row.
         n_vars: Number of variables.
         n_cons: Number of rows of A as given.
-        n_spare: Number of additional free rows, 0 or 1.
+        n_added_rows: Number of additional free rows, 0 or 1.
         P_upper: Upper triangle of P.
         P_entries: Position in the caller's values of P of each entry of `P_upper`.
         soft: Soft rows, or None.
@@ -113,11 +113,11 @@ class QPStructure:
         self.settings, self.dtype = settings.resolved(), dtype
         self.P_pattern, self.A_pattern, self.A = P, A, _with_entries(A)
         self.n_vars, self.n_cons = P.n_cols, A.n_rows
-        self.n_spare = self.A.n_rows - A.n_rows
+        self.n_added_rows = self.A.n_rows - A.n_rows
         self.P_upper, self.P_entries = P.upper()
         self.soft_rows = check_soft_rows(soft_rows, self.n_cons)
         self.soft = SoftRows(self.soft_rows, self.A.n_rows) if self.soft_rows.size else None
-        self._classes = check_classes(row_classes, self.n_cons, self.n_spare, self.soft_rows)
+        self._classes = check_classes(row_classes, self.n_cons, self.n_added_rows, self.soft_rows)
         self._nominal: Scaling | None = None
         self._find_hints = hints
 
@@ -136,7 +136,7 @@ class QPStructure:
                 "nominal needs finite values of one instance: P_vals "
                 f"({sizes[0]}), q ({sizes[1]}) and A_vals ({sizes[2]})."
             )
-        arrays[2] = np.append(arrays[2], np.zeros(self.n_spare, dtype=self.dtype))
+        arrays[2] = np.append(arrays[2], np.zeros(self.n_added_rows, dtype=self.dtype))
         P, q, A = (jnp.asarray(array)[None, :, None] for array in arrays)
         unbounded = jnp.full((1, self.A.n_rows, 1), jnp.inf, dtype=self.dtype)
         nominal = self._equilibrated(QPData(P, q, A, -unbounded, unbounded))
@@ -314,9 +314,9 @@ def finite_vectors(given: Any, sizes: tuple[int, ...], dtype: str) -> list[np.nd
 
 
 def check_classes(
-    given: Sequence[int] | np.ndarray | None, n_cons: int, n_spare: int, soft: IntArray
+    given: Sequence[int] | np.ndarray | None, n_cons: int, n_added_rows: int, soft: IntArray
 ) -> np.ndarray | None:
-    """`RowClass` of each row; spare rows behind them are free."""
+    """`RowClass` of each row; rows that are added behind them are free."""
     if given is None:
         return None
     classes = np.asarray(given)
@@ -337,7 +337,7 @@ def check_classes(
             f"row_classes[{equal[0]}] is RowClass.EQUALITY, but the row is soft; use "
             "RowClass.INEQUALITY, also if its bounds are equal."
         )
-    return np.append(classes, np.full(n_spare, RowClass.FREE))
+    return np.append(classes, np.full(n_added_rows, RowClass.FREE))
 
 
 def check_soft_rows(given: Any, n_cons: int) -> IntArray:
