@@ -141,7 +141,7 @@ class DenseEngine(_Anew):
 
 
 _DIRECTIONS = 50  # that are tried for negative curvature without a factor
-_ROUNDING = 100  # of a product, in units of the machine precision
+_ROUNDING = 100  # error of a product, in units of the machine precision
 
 
 def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
