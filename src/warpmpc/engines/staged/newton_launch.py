@@ -45,7 +45,7 @@ class NewtonKernels:
                 *arguments("table", "todo_in", "values_in"),
             ],
             outputs=[Argument("factor_io"), Argument("report_out")],
-            body=self._source.factor_body(self._dtype),
+            body=self._source.factor_body(),
             registers=_REGISTERS,
         )
 

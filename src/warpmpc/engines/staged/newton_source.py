@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from warpmpc._errors import PatternError
-from warpmpc.codegen.native.preamble import TINY
 from warpmpc.engines.staged.stage_source import (
     eliminate_stage,
     entering,
@@ -131,7 +130,7 @@ class NewtonSource:
             raise PatternError("Equal stages have weights on different variables.")
         return stages[0]
 
-    def factor_body(self, dtype: str) -> str:
+    def factor_body(self) -> str:
         """Factorisation of tiles that are marked, and the number of positive pivots of all."""
         program = self._program
         stages = [_zeros([f"c{a}_{b}" for a, b in program.carried_pairs])]
@@ -145,7 +144,7 @@ class NewtonSource:
             ]
             stages += _looped(run, lines)
         body = _FACTOR.format(n_L=program.n_L, n_nodes=program.n_nodes, stages="\n".join(stages))
-        return f"#define TINY {TINY[dtype]}\n{_INVERT}{body}"
+        return _INVERT + body
 
     @staticmethod
     def _value(template: StageTemplate, kinds: list[str]) -> Callable[[int], str]:

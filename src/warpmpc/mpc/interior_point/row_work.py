@@ -377,7 +377,7 @@ def _of_point(point: Point, rows: Rows) -> dict[str, jax.Array]:
 
 
 def _of_here(here: Here) -> dict[str, jax.Array]:
-    """The same with what a step needs."""
+    """Arrays of a point with what a step needs."""
     return {
         **_of_point(here.point, here.rows),
         "q": here.q,
