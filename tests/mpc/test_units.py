@@ -82,7 +82,7 @@ def solvers(cases):
 
 @pytest.fixture(scope="module")
 def solutions(cases, solvers):
-    return [solve_quickly(s, case.x0) for s, case in zip(solvers, cases, strict=True)]
+    return [solve_quickly(s, c.x0, c.values) for s, c in zip(solvers, cases, strict=True)]
 
 
 def in_good_units(case, solution):
@@ -109,7 +109,7 @@ def test_results_are_in_the_units_of_the_user(cases, solvers, solutions):
     unit = float(solutions[1].cost[0]) / float(cost)
     np.testing.assert_allclose(found.cost, unit * np.asarray(solutions[0].cost), rtol=1e-5)
     whole = WholeProblem(solvers[1].problem)
-    point = (np.asarray(found.z[0]), case.x0[0])
+    point = (np.asarray(found.z[0]), np.append(case.x0[0], case.params[0, case.x0.shape[1] :]))
     g, lower, upper = (
         whole.value(part, *point).ravel() for part in (whole.g, whole.lower, whole.upper)
     )
@@ -118,21 +118,22 @@ def test_results_are_in_the_units_of_the_user(cases, solvers, solutions):
 
 
 def test_a_warm_start_is_in_the_units_of_the_user(cases, solvers, solutions):
-    again = solvers[1].solve(cases[1].x0, warm_start=solutions[1].warm_start)
+    again = solvers[1].solve(cases[1].x0, cases[1].values, solutions[1].warm_start)
     np.testing.assert_array_equal(again.status, wm.MPCStatus.CONVERGED)
     np.testing.assert_array_equal(again.iterations, 1)
     np.testing.assert_array_equal(again.z, solutions[1].z)
 
 
 def test_gradients_are_in_the_units_of_the_user(cases, solvers, solutions):
-    def first_input(solver, x0):
-        return jax.jacrev(lambda x: solver.solve(x).u[0])(jnp.asarray(x0))
+    def first_input(solver, case):
+        own = {name: value[0] for name, value in case.values.items()}
+        return jax.jacrev(lambda x: solver.solve(x, own).u[0])(jnp.asarray(case.x0[0]))
 
-    good, bad = (first_input(s, c.x0[0]) for s, c in zip(solvers, cases, strict=True))
+    good, bad = (first_input(*pair) for pair in zip(solvers, cases, strict=True))
     n = good.shape[-1]
     unit = cases[1].z_unit[n] / cases[1].z_unit[:n]
     np.testing.assert_allclose(np.asarray(bad) / unit, good, atol=1e-4)
-    status = solvers[1].gradient_status(solutions[1], cases[1].x0)
+    status = solvers[1].gradient_status(solutions[1], cases[1].x0, cases[1].values)
     np.testing.assert_array_equal(status, 0)
 
 

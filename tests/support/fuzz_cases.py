@@ -1,14 +1,17 @@
 """Random optimal control problems in random units, with the same problems in good units.
 
 A `FuzzCase` is one structure: a chain of integrators with a sine, bounds, quadratic costs, perhaps
-limits of a state and a curved row.  In good units all numbers are near one.  The solver gets the
-same problem in units that are off by some decades; the oracles judge its results in good units.
+limits of a state and a curved row.  Its numbers are parameters, so that every instance is a problem
+of its own and one compilation serves many.  In good units all numbers are near one.  The solver
+gets the same problems in units that are off by some decades; the oracles judge its results in good
+units.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import product
 
 import casadi as ca
 import numpy as np
@@ -19,16 +22,19 @@ import warpmpc as wm
 
 # Largest decade of the units in each class of scaling.
 CLASSES = {"good": 0, "fair": 2, "bad": 4}
+# Number of states, whether one is limited, whether there is a curved row.
+STRUCTURES = tuple(product((2, 3), (False, True), (False, True)))
 
 
 @dataclass(frozen=True, eq=False)
 class FuzzCase:
-    """One structure with its starts.
+    """One structure with its instances.
 
     Attributes:
         ocp: The problem in bad units.
         program: The oracle of the same problem in good units.
         x0: Starts in bad units, ``[batch, n_x]``.
+        values: Parameters by name, which have no units.
         params: Parameter vectors in good units.
         guess: Guesses in good units.
         z_unit: Size of a good unit of each variable in bad ones.
@@ -38,80 +44,84 @@ class FuzzCase:
     ocp: wm.OCP
     program: NonlinearProgram
     x0: np.ndarray
+    values: dict[str, np.ndarray]
     params: np.ndarray
     guess: np.ndarray
     z_unit: np.ndarray
     y_unit: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Shape:
-    """What is random about the structure, in good units."""
+    """What all instances of a structure share."""
 
     n: int
-    drift: float
-    sine: float
-    weights: np.ndarray
-    terminal: np.ndarray
-    effort: float
-    torque: float
-    limit: float | None
-    radius: float | None
+    limited: bool
+    curved: bool
     horizon: int
 
 
-def _shape(rng: np.random.Generator) -> _Shape:
-    n = int(rng.integers(2, 4))
-    return _Shape(
-        n=n,
-        drift=rng.uniform(-0.5, 0.5),
-        sine=rng.uniform(-2, 2),
-        weights=rng.uniform(0.1, 1, n),
-        terminal=rng.uniform(1, 10, n),
-        effort=rng.uniform(0.01, 0.3),
-        torque=rng.uniform(1.5, 4),
-        limit=rng.uniform(1.2, 2) if rng.random() < 0.5 else None,
-        radius=rng.uniform(1.6, 2.5) if rng.random() < 0.3 else None,
-        horizon=int(rng.integers(6, 11)),
-    )
+def _values(rng: np.random.Generator, shape: _Shape, batch: int) -> dict[str, np.ndarray]:
+    """The numbers of each instance, in good units."""
+    ranges = {
+        "drift": (-0.5, 0.5, 1),
+        "sine": (-2, 2, 1),
+        "weights": (0.1, 1, shape.n),
+        "terminal": (1, 10, shape.n),
+        "effort": (0.01, 0.3, 1),
+        "torque": (1.5, 4, 1),
+        **({"limit": (1.2, 2, 1)} if shape.limited else {}),
+        **({"radius": (1.6, 2.5, 1)} if shape.curved else {}),
+    }
+    return {
+        name: rng.uniform(low, high, (batch, size)) for name, (low, high, size) in ranges.items()
+    }
 
 
-def _ocp(shape: _Shape, x_unit: np.ndarray, u_unit: float, row: float, cost: float) -> wm.OCP:
-    """The problem in units of these sizes."""
+def _ocp(
+    shape: _Shape, typical: dict[str, np.ndarray], x_unit: np.ndarray, units: tuple[float, ...]
+) -> wm.OCP:
+    """The problem in units of these sizes: of the states, then of the input, a row and the cost."""
+    u_unit, row, cost = units
     x, u = ca.SX.sym("x", shape.n), ca.SX.sym("u")
+    p = {name: ca.SX.sym(name, value.size) for name, value in typical.items()}
     good, push = x / ca.DM(x_unit), u / u_unit
     slope = [good[i + 1] for i in range(shape.n - 1)]
-    slope.append(push + shape.drift * good[-1] + shape.sine * ca.sin(good[0]))
-    ocp = wm.OCP(x, u, {}, horizon=shape.horizon, dt=0.15)
+    slope.append(push + p["drift"] * good[-1] + p["sine"] * ca.sin(good[0]))
+    ocp = wm.OCP(x, u, p, horizon=shape.horizon, dt=0.15)
     ocp.set_dynamics(ca.DM(x_unit) * ca.vertcat(*slope), integrator="rk4")
-    ocp.add_residual(x, weight=cost * shape.weights / x_unit**2)
-    ocp.add_residual(u, weight=cost * shape.effort / u_unit**2)
-    ocp.add_residual(x, weight=cost * shape.terminal / x_unit**2, at="terminal")
-    ocp.subject_to(-shape.torque * u_unit, u, shape.torque * u_unit, name="torque")
-    if shape.limit is not None:
-        most = shape.limit * x_unit[-1]
+    ocp.add_residual(x, weight=cost * p["weights"] / ca.DM(x_unit**2))
+    ocp.add_residual(u, weight=cost * p["effort"] / u_unit**2)
+    ocp.add_residual(x, weight=cost * p["terminal"] / ca.DM(x_unit**2), at="terminal")
+    ocp.subject_to(-p["torque"] * u_unit, u, p["torque"] * u_unit, name="torque")
+    if shape.limited:
+        most = p["limit"] * float(x_unit[-1])
         ocp.subject_to(-most, x[-1], most, name="limit")
-    if shape.radius is not None:
+    if shape.curved:
         curved = row * (good[0] ** 2 + 0.5 * good[1] ** 2)
-        ocp.subject_to(None, curved, row * shape.radius**2, name="radius")
+        ocp.subject_to(None, curved, row * p["radius"] ** 2, name="radius")
+    for name, value in typical.items():
+        ocp.set_default(name, value)
     return ocp
 
 
 def fuzz_case(seed: int, scaling: str, batch: int) -> FuzzCase:
-    """One structure; a seed gives the same one in all classes of scaling.
+    """One structure; a seed gives the same problems in all classes of scaling.
 
     Args:
-        seed: Seed of the structure, its units and its starts.
+        seed: Seed of the structure, its units and its instances.
         scaling: Name in `CLASSES`.
-        batch: Number of starts.
+        batch: Number of instances.
     """
     rng = np.random.default_rng(seed)
-    shape, decade = _shape(rng), CLASSES[scaling]
+    shape = _Shape(*STRUCTURES[seed % len(STRUCTURES)], int(rng.integers(6, 11)))
+    values, decade = _values(rng, shape, batch), CLASSES[scaling]
     start = rng.uniform(-1.2, 1.2, (batch, shape.n))
     x_unit = 10 ** rng.uniform(-decade, decade, shape.n)
-    u_unit, row, cost = 10 ** rng.uniform(-decade, decade, 3)
-    ocp, good = _ocp(shape, x_unit, u_unit, row, cost), _ocp(shape, np.ones(shape.n), 1, 1, 1)
-    problem = good.problem()
+    u_unit, row, cost = (float(unit) for unit in 10 ** rng.uniform(-decade, decade, 3))
+    typical = {name: value.mean(axis=0) for name, value in values.items()}
+    ocp = _ocp(shape, typical, x_unit, (u_unit, row, cost))
+    problem = _ocp(shape, typical, np.ones(shape.n), (1.0, 1.0, 1.0)).problem()
     variables = np.append(x_unit, u_unit)
     z_unit = np.concatenate([variables[: stage.n_z] for stage in problem.stages])
     of_row = {"torque[0]": u_unit, "limit[0]": x_unit[-1], "radius[0]": row}
@@ -119,7 +129,9 @@ def fuzz_case(seed: int, scaling: str, batch: int) -> FuzzCase:
         of_row |= {f"initial[x_{i}]": x_unit[i], f"dynamics[x_{i}]": x_unit[i]}
     rows = np.array([of_row[name] for name in problem.row_names])
     program, guess = NonlinearProgram(WholeProblem(problem)), np.zeros((batch, problem.n_vars))
-    return FuzzCase(ocp, program, start * x_unit, start, guess, z_unit, cost / rows)
+    params = np.concatenate([start, *values.values()], axis=1)
+    x0 = start * x_unit
+    return FuzzCase(ocp, program, x0, values, params, guess, z_unit, cost / rows)
 
 
 @dataclass

@@ -9,8 +9,10 @@ import numpy as np
 from warpmpc import MPCSolver, Solution
 
 
-def solve_quickly(solver: MPCSolver, x0: np.ndarray) -> Solution:
-    """`solver.solve(x0)` for a test that solves once."""
-    x0 = jnp.asarray(x0, dtype=solver.dtype)
+def solve_quickly(
+    solver: MPCSolver, x0: np.ndarray, params: dict[str, np.ndarray] | None = None
+) -> Solution:
+    """`solver.solve(x0, params)` for a test that solves once."""
+    given = jax.tree.map(lambda a: jnp.asarray(a, dtype=solver.dtype), (x0, params))
     options = {"xla_backend_optimization_level": 0}
-    return jax.jit(solver.solve).lower(x0).compile(compiler_options=options)(x0)
+    return jax.jit(solver.solve).lower(*given).compile(compiler_options=options)(*given)

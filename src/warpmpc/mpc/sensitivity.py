@@ -18,15 +18,17 @@ import jax.numpy as jnp
 
 from warpmpc.engines.runtime.batching import LANES
 from warpmpc.mpc.batching import reverse_values
+from warpmpc.mpc.correction import Correction
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.general import regrouped
+from warpmpc.mpc.sqp.subproblem import Subproblem
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import GradientStatus, MPCStatus, MPCWarmStart, Solution
 from warpmpc.qp.products import total
 from warpmpc.qp.qp_solver import QPSolver
 from warpmpc.qp.scaling import QPData
-from warpmpc.qp.sensitivity.active_set import Sensitivity
+from warpmpc.qp.sensitivity.active_set import KKTSensitivity, Sensitivity
 from warpmpc.qp.sensitivity.row_state import Point
 from warpmpc.symbolic.derivatives.stage_model import HessianRule
 
@@ -121,7 +123,9 @@ class SolveSensitivity:
     @property
     def values_per_instance(self) -> int:
         """Values in memory while cotangents of one instance are computed."""
-        return reverse_values(self._programs, self._exact[1].values_per_instance)
+        # Corrected solutions have a QP before a step and one after it.
+        more = 0 if self._correction is None else 2 * self._qp.structure.n_data
+        return reverse_values(self._programs, self._exact[1].values_per_instance + more)
 
     @property
     def values_forward(self) -> int:
@@ -135,36 +139,49 @@ class SolveSensitivity:
         programs = StageEvaluator(self._programs.problem, rule, self._programs.dtype)
         return programs, self._qp.sensitivity_of(programs.assembly.P_pattern)
 
+    @cached_property
+    def _correction(self) -> Correction | None:
+        """None where the solutions are none, or where a row has more states than two."""
+        exact, sensitivity = self._exact
+        known = isinstance(sensitivity, KKTSensitivity) and not exact.soft_rows.size
+        if not (known and self._settings.converges):
+            return None
+        unit = Subproblem(exact.assembly, self._qp, self._settings).unit
+        return Correction(sensitivity, unit, self._settings.tolerances(exact.dtype))
+
     def forward(self, p: Parameters, start: MPCWarmStart, kept: Arrays, moves: Arrays) -> Arrays:
         """Changes of z, y and the cost for those of all parameters."""
         del start
-        z, y, _ = kept
         (p_dot,) = moves
         exact, sensitivity = self._exact
         programs = exact.for_split(p.split)
+        (z, y), point = self._point(p, kept)
         of_z, of_p = programs.cost_pull_back(z, p)
         tangent = programs.push_forward_params(z, p, y, p_dot)
-        point = self._point(p, kept)
         z_dot, y_dot = _forward(sensitivity, point, tangent)
         cost_dot = total(of_z * z_dot) + total(of_p * p_dot)
         return z_dot, y_dot, jnp.where(point.valid, cost_dot, 0)
 
-    def _point(self, p: Parameters, kept: Arrays) -> Point:
-        """The QP at the solution; its direction is zero."""
+    def _point(self, p: Parameters, kept: Arrays) -> tuple[Arrays, Point]:
+        """The corrected solution, and the QP there, whose direction is zero."""
         z, y, status = kept
-        data = self._exact[0].for_split(p.split).linearize(z, p, y)
-        return Point(data, jnp.zeros_like(z), y, self._valid(status))
+        valid, exact = self._valid(status), self._exact[0].for_split(p.split)
+        if self._correction is None:
+            data = exact.linearize(z, p, y)
+        else:
+            found = self._correction(lambda z, y: exact.linearize(z, p, y), z, y, valid)
+            z, y, data = found.z, found.y, found.data
+        return (z, y), Point(data, jnp.zeros_like(z), y, valid)
 
     def reverse(self, p: Parameters, start: MPCWarmStart, kept: Arrays, bars: Arrays) -> Arrays:
         """Cotangents of all parameters."""
         del start
-        z, y, _ = kept
         z_bar, y_bar, cost_bar = bars
         exact, sensitivity = self._exact
         programs = exact.for_split(p.split)
+        (z, y), point = self._point(p, kept)
         of_z, of_p = programs.cost_pull_back(z, p)
         z_bar = z_bar + cost_bar * of_z
-        point = self._point(p, kept)
         bars_of_qp = _reverse(sensitivity, point, (z_bar, y_bar))
         more = programs.pull_back_params(z, p, y, bars_of_qp)
         return (jnp.where(point.valid, cost_bar * of_p + more, 0),)
@@ -174,7 +191,7 @@ class SolveSensitivity:
     ) -> tuple[jax.Array]:
         """`GradientStatus` of instances, for cotangents of the trajectory and the multipliers."""
         del start
-        return (_checked(self._exact[1], self._point(p, kept), bars),)
+        return (_checked(self._exact[1], self._point(p, kept)[1], bars),)
 
     def _valid(self, status: jax.Array) -> jax.Array:
         """Converged; or iterated as often as the caller fixed beforehand."""

@@ -62,7 +62,7 @@ class Polish:
         bottom = jnp.where(rows.active, bound - M.A.product(data.A, x), 0)
         dx, dy = self._steps.solve(at, top, bottom)
         x = x + dx
-        y = _on_their_sides(y + dy, data, rows)
+        y = on_their_sides(y + dy, data, rows)
         inside = jnp.clip(M.A.product(data.A, x), data.lower, data.upper)
         s = jnp.where(rows.active, bound, inside)
         before = residuals(data, M, given.x, given.s, given.y)
@@ -73,7 +73,7 @@ class Polish:
         return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, given)
 
 
-def _on_their_sides(y: jax.Array, data: QPData, rows: RowState) -> jax.Array:
+def on_their_sides(y: jax.Array, data: QPData, rows: RowState) -> jax.Array:
     """Multipliers with the sign of the bound that their row is at; none elsewhere."""
     one_sided = jnp.where(rows.upper > 0, jnp.maximum(y, 0), jnp.minimum(y, 0))
     return jnp.where(rows.active, jnp.where(data.lower == data.upper, y, one_sided), 0)

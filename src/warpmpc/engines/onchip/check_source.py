@@ -21,7 +21,7 @@ from warpmpc.engines.onchip.lane_source import LaneSource
 from warpmpc.engines.onchip.lanes import Node, Pair
 from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.engines.onchip.reduction_source import block_of_lanes
-from warpmpc.engines.onchip.solve_template import PLAIN_LOOP
+from warpmpc.engines.onchip.solve_template import LOST, PLAIN_LOOP
 
 NodeSource = Callable[[Node], list[str]]
 
@@ -129,15 +129,43 @@ class LaneResiduals:
         return [*self.products(self.solution, self._reported), *(self._roots() if unit else [])]
 
     def _roots(self) -> list[str]:
-        """Variables that a lane does not have are left out: there is a one in K."""
+        return block_of_lanes(
+            self._on_diagonal(
+                lambda row: f"OF_LANE(roots_of) += ROOT(MAX(SAVED({row}, k), (SCALAR)0));"
+            )
+        )
+
+    def _on_diagonal(self, use: Callable[[int], str]) -> list[str]:
+        """A statement per diagonal entry of P, given by its row within W.
+
+        Variables that a lane does not have are left out: there is a one in K.
+        """
         lines = []
         for word, diagonals in enumerate(self._m.diagonals):
             lines.append(f"const int lacking_{word} = LACKS({word});")
             lines += [
-                f"if (!(lacking_{word} & {1 << bit}u)) "
-                f"OF_LANE(roots_of) += ROOT(MAX(SAVED({row}, k), (SCALAR)0));"
+                f"if (!(lacking_{word} & {1 << bit}u)) {use(row)}"
                 for bit, row in enumerate(diagonals)
             ]
+        return lines
+
+    def damp(self, name: str) -> list[str]:
+        """Adds a scalar to the diagonal of P."""
+        return block_of_lanes(self._on_diagonal(lambda row: f"MEM(W_ROWS + {row}) += {name};"))
+
+    def norm_of_P(self, name: str) -> list[str]:
+        """Puts the largest entry of P of each lane into a vector of lanes."""
+
+        def larger(entry: str) -> str:
+            return f"OF_LANE({name}) = MAX(OF_LANE({name}), LIBM(fabs)({entry}));"
+
+        lines = [
+            larger(found)
+            for a, b in self._m.entries
+            if not (a == b or a.is_row or b.is_row) and (found := self._lane.entry(a, b))
+        ]
+        entries = {row: entry for entry, row in self._m.entries.items()}
+        lines += self._on_diagonal(lambda row: larger(str(self._lane.entry(*entries[row]))))
         return block_of_lanes(lines)
 
     def _reported(self, node: Node) -> list[str]:
@@ -360,7 +388,7 @@ CHECK = r"""
                               largest(of[DUAL_SCALE]), EPS_ABS, EPS_REL)
                     && (!CHECK_DUALGAP || CLOSES_GAP(curved, linear, held, EPS_ABS, EPS_REL)))
                     status = SOLVED;
-                if (!is_zero(odd_of)) status = NON_FINITE;"""
+                if (!is_zero(odd_of)) status = LOST;"""
 
 
 # Reports describe the last check, because multipliers of a QP without solution are cleared after it.
@@ -390,10 +418,11 @@ class OnchipChecks:
     check_dualgap: bool
 
     def defines(self, dtype: str) -> list[str]:
-        """Constants of `CHECK`; no linear coefficient of a soft side reaches HARD."""
+        """Constants of `CHECK`.  LOST is no status of a QP to others; no linear coefficient of a soft side reaches HARD."""
         flags = {"CHECK_EVERY": self.check_every, "CHECK_DUALGAP": int(self.check_dualgap)}
         values = {name.upper(): literal(value, dtype) for name, value in asdict(self).items()}
         values |= {name: str(flag) for name, flag in flags.items()} | {"HARD": "(SCALAR)1e37"}
+        values["LOST"] = str(LOST)
         return [f"#define {name} {value}" for name, value in values.items()]
 
 

@@ -52,8 +52,13 @@ from warpmpc.engines.onchip.reduction_source import COUPLE, REDUCE
 from warpmpc.engines.onchip.solve_template import NO_PART, PHASES, REPORT, SOLVE
 from warpmpc.symbolic.derivatives.stage_model import RowKind
 
+# A QP that gives no step is followed by a damped one without multipliers in its Hessian.
 _JUDGE = r"""
-    if (converged) {
+    again = !converged && !(usable && accepted) && status != NON_FINITE && status != INVALID_BOUNDS
+        && n_lost < (solvable ? MOST_LOST : 1);
+    n_lost = again ? n_lost + 1 : 0;
+    hopeless = !solvable || (hopeless && status != SOLVED);
+    if (converged || again) {
         taken = 0;
         cost_new = cost_here;
         squares_new = squares_here;
@@ -62,31 +67,83 @@ _JUDGE = r"""
     }
     ++n_done;"""
 
-_LEAVE = " && !converged && accepted && usable"
+_LEAVE = " && (again || (!converged && accepted && usable))"
 
-# The last two entries of the status: the number of iterations, and whether the conditions hold.
+_FORGET_STATE = r"""    if (again) ROLLED for (int row = 0; row < X_COUNT; ++row) EACH_LANE {
+        MEM(X_ROWS + row) = 0;
+        if (row < R_COUNT) MEM(R_ROWS + row) = 0;
+    }
+"""
+
+_DAMP = r"""
+    if (n_lost) {{
+        Lanes size_of = (Lanes)0;
+        {norm}
+        SCALAR more = FIRST_DAMPING * largest(size_of);
+        for (int i = 1; i < n_lost; ++i) more *= DAMPING_GROWTH;
+        {damp}
+        SYNC
+    }}"""
+
+# The last two entries of the status: the number of iterations, and flags of the last one: the
+# conditions hold; its QP gave no step, and the next one would have been another attempt; no QP had
+# a solution since one was found to have none.
 COUNTED = 2
-_COUNT = r"""
-if (CHIEF) {
+CONVERGED, GOES_ON, HOPELESS = 1, 2, 4
+_COUNT = f"""
+if (CHIEF) {{
     status_of[status_out.shape[1] - 2] = n_done;
-    status_of[status_out.shape[1] - 1] = converged;
-}"""
+    status_of[status_out.shape[1] - 1] = {CONVERGED} * converged + {GOES_ON} * again + {HOPELESS} * hopeless;
+}}"""
 
 
-def end_sources(end: SQPTolerances | None, dtype: str, *, soft: bool) -> dict[str, str]:
+@dataclass(frozen=True)
+class OnchipEnd:
+    """When SQP iterations end, and what follows after QPs that give no step.
+
+    Attributes:
+        tolerances: Tolerances of the SQP iteration.
+        most_lost: QPs in a row without a step after which a problem is given up.
+        damping: Damping after the first of them, relative to the largest entry of P.
+        growth: Factor of the damping after each further one.
+    """
+
+    tolerances: SQPTolerances
+    most_lost: int
+    damping: float
+    growth: float
+
+    def defines(self, dtype: str) -> list[str]:
+        """Macros that the source of the end reads."""
+        values = {"FIRST_DAMPING": self.damping, "DAMPING_GROWTH": self.growth}
+        lines = [f"#define {name} {literal(value, dtype)}" for name, value in values.items()]
+        return [*self.tolerances.defines(dtype), f"#define MOST_LOST {self.most_lost}", *lines]
+
+
+def end_sources(
+    end: OnchipEnd | None, damp: dict[str, list[str]], dtype: str, *, soft: bool
+) -> dict[str, str]:
     """Parts of `engines.onchip.solve_template.SOLVE`; empty for a fixed number of iterations.
 
     Args:
-        end: Tolerances of the SQP iteration.
+        end: When SQP iterations end.
+        damp: Statements that measure P and add to its diagonal.
         dtype: "float32" or "float64".
         soft: Whether there are soft rows.
     """
     if end is None:
         last = "RECORD || iteration + 1 == n_iterations"
-        return {"begin": "", "judge": "", "reported": last, "leave": "", "count": ""}
-    begin = "\n".join(["", *end.defines(dtype), "int n_done = 0;", "bool converged = false;"])
+        empty = dict.fromkeys(("begin", "judge", "leave", "count", "damp", "forget_state"), "")
+        return {"reported": last, **empty}
+    state = [
+        "int n_done = 0, n_lost = 0;",
+        "bool converged = false, again = false, hopeless = false;",
+    ]
+    begin = "\n".join(["", *end.defines(dtype), *state])
     return {
         "begin": begin,
+        "damp": _DAMP.format(**{name: "\n".join(lines) for name, lines in damp.items()}),
+        "forget_state": _FORGET_STATE,
         "judge": verdict(soft=soft) + _JUDGE,
         "reported": "true",
         "leave": _LEAVE,
@@ -135,7 +192,7 @@ class OnchipConstants:
     same: float
     absent: float
     checks: OnchipChecks | None = None
-    end: SQPTolerances | None = None
+    end: OnchipEnd | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,7 +343,8 @@ class OnchipSource:
         parts |= {"evaluate_first": texts["evaluate_first"], "residuals": lines}
         report = REPORT.format(checked=of_qp.pop("checked"), **parts)
         texts |= {"report": report, **of_qp}
-        values = end_sources(end, dtype, soft=soft)
+        damp = {"norm": residuals.norm_of_P("size_of"), "damp": residuals.damp("more")}
+        values = end_sources(end, damp, dtype, soft=soft)
         rows = report_source(converges=converges)
         values |= {"report_rows": rows, "n_report": str(len(REPORT_ROWS))}
         values["no_part"] = str(NO_PART)

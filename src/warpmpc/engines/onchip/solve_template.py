@@ -10,6 +10,7 @@ end. Between QPs X holds d and s, and R holds y.
 PHASES = ("linearize", "factor", "couple", "admm", "report", "search")
 
 NO_PART = -1  # the status of a problem that is not solved at all
+LOST = -2  # the status of a QP whose data are finite and whose iteration has diverged
 
 SOLVE = r"""
 {invert}
@@ -93,7 +94,7 @@ ROLLED for (int iteration = 0;; ++iteration) {{
         absolute_here = summed(absolute_of);
         worst_here = largest(worst_of);
     }}
-    CLOCK(0)
+    CLOCK(0){damp}
     Lanes crossed, broken;
     EACH_LANE {{
         SCALAR is_crossed = 0, is_broken = 0;
@@ -196,7 +197,7 @@ ROLLED for (int iteration = 0;; ++iteration) {{
         {move}
     }}
     if (!usable) ROLLED for (int row = 0; row < X_COUNT; ++row) EACH_LANE MEM(X_ROWS + row) = 0;
-    if (!goes_on) break;
+{forget_state}    if (!goes_on) break;
     {linearize_first}
 }}
 SYNC

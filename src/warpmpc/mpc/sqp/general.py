@@ -34,8 +34,8 @@ from warpmpc.qp.types import Status
 class Iterate:
     """State of the loop; see `Solution` for the scalars.
 
-    `infeasible` is 1 where the last QP has no solution; `lost` counts the QPs in a row that gave no
-    step.
+    `infeasible` is 1 where the last QP has no solution, or one before it had none and no QP was
+    solved since; `lost` counts the QPs in a row that gave no step.
     """
 
     z: jax.Array
@@ -269,11 +269,13 @@ class SQPIteration:
             lambda a: jnp.take_along_axis(a, position[None], axis=0)[0], all_points
         )
         status = status_of(usable, found.status, converged, choice.accepted, found.broken)
+        still_infeasible = (now.infeasible == 1) & (found.status != Status.SOLVED)
+        still_infeasible &= self.settings.converges
         after = Iterate(
             z=jnp.where(position > 0, now.z + alpha * state.d, now.z),
             qp=state,
             status=jnp.where(again, jnp.int32(MPCStatus.MAX_ITER), status),
-            infeasible=found.infeasible.astype(jnp.int32),
+            infeasible=(found.infeasible | still_infeasible).astype(jnp.int32),
             lost=jnp.where(again, now.lost + 1, 0),
             iterations=now.iterations + 1,
             qp_iterations=now.qp_iterations + found.iterations,
@@ -370,9 +372,11 @@ def final(end: Iterate) -> Iterate:
 
 
 def is_infeasible(qp_status: jax.Array) -> jax.Array:
-    """Whether a QP has no solution."""
-    usable = (qp_status == Status.SOLVED) | (qp_status == Status.MAX_ITER)
-    return ~(usable | (qp_status == Status.NON_CONVEX))
+    """Whether a QP has no solution; one whose iteration has diverged may have one."""
+    found = jnp.zeros(qp_status.shape, dtype=bool)
+    for code in (Status.PRIMAL_INFEASIBLE, Status.DUAL_INFEASIBLE, Status.INVALID_BOUNDS):
+        found |= qp_status == code
+    return found
 
 
 def status_of(

@@ -28,8 +28,12 @@ from warpmpc.engines.onchip.launch import (
 )
 from warpmpc.engines.onchip.memory import LaneMemory
 from warpmpc.engines.onchip.solve_source import (
+    CONVERGED,
+    GOES_ON,
+    HOPELESS,
     STATIC_SHARED,
     OnchipConstants,
+    OnchipEnd,
     OnchipSource,
 )
 from warpmpc.engines.onchip.solve_template import NO_PART, PHASES
@@ -39,6 +43,7 @@ from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.general import Iterate, Reports, SQPIteration, final
 from warpmpc.mpc.sqp.onchip_stages import OnchipStages
+from warpmpc.mpc.sqp.subproblem import FIRST_DAMPING, GROWTH, MOST_LOST
 from warpmpc.mpc.stage_evaluation import StageEvaluator
 from warpmpc.mpc.types import History, MPCStatus, MPCWarmStart, QPState
 from warpmpc.qp.qp_solver import QPSolver
@@ -136,9 +141,10 @@ class OnchipIteration(SQPIteration):
         active = found.status[:, :1] != NO_PART
         batch, size = begin.z.shape[0], len(REPORT_ROWS)
         reports, last = found.report.reshape(batch, -1, size, 1), found.report[:, -size:]
-        done, converged = counts.sqp, None
+        done, flags, converged = counts.sqp, None, None
         if counts.ends:
-            done, converged = found.status[:, -2:-1], found.status[:, -1:] > 0
+            done, flags = found.status[:, -2:-1], found.status[:, -1:]
+            converged = flags & CONVERGED > 0
         spent = (found.status[:, :1], found.status[:, 1:2], done)
         new = (found.z, QPState(*found.state))
         if counts.record:
@@ -151,6 +157,10 @@ class OnchipIteration(SQPIteration):
         status = jnp.where(active, begin.status, jnp.int32(MPCStatus.NON_FINITE))
         begin = replace(begin, z=new[0], qp=new[1], status=status)
         end = self._reports.iterate(begin, new, last, spent, active, converged)
+        if flags is not None:
+            status = jnp.where(flags & GOES_ON > 0, jnp.int32(MPCStatus.MAX_ITER), end.status)
+            infeasible = (active & (flags & HOPELESS > 0)).astype(jnp.int32)
+            end = replace(end, status=status, infeasible=infeasible)
         if not counts.record:
             return end, None
         history = self._reports.history(jnp.moveaxis(reports, 1, 0))
@@ -243,11 +253,12 @@ def _numbers(qp: QPSolver, dtype: str) -> OnchipConstants:
     )
 
 
-def _end(settings: SQPSettings, dtype: str) -> SQPTolerances | None:
+def _end(settings: SQPSettings, dtype: str) -> OnchipEnd | None:
     if not settings.converges:
         return None
-    tolerances = settings.tolerances(dtype)
-    return SQPTolerances(tolerances.step, tolerances.kkt, tolerances.violation)
+    given = settings.tolerances(dtype)
+    tolerances = SQPTolerances(given.step, given.kkt, given.violation)
+    return OnchipEnd(tolerances, MOST_LOST, FIRST_DAMPING, GROWTH)
 
 
 def _checks(settings: ADMMSettings) -> OnchipChecks | None:

@@ -33,7 +33,7 @@ from warpmpc.symbolic.derivatives.assembly import Assembly
 
 MOST_LOST = 3  # QPs in a row without a step after which an instance gives up
 # Damping after the first QP that was lost, relative to the largest entry of P, and its growth.
-_FIRST_DAMPING, _GROWTH = 1e-4, 100.0
+FIRST_DAMPING, GROWTH = 1e-4, 100.0
 
 
 def cost_unit(gradient: jax.Array, roots: jax.Array, n: int) -> jax.Array:
@@ -114,7 +114,7 @@ class Subproblem:
         """
         if not self._converges or not self._diagonal.size:
             return data
-        share = _FIRST_DAMPING * _GROWTH ** (lost.astype(data.P.dtype) - 1)
+        share = FIRST_DAMPING * GROWTH ** (lost.astype(data.P.dtype) - 1)
         more = jnp.where(lost > 0, share * norm(data.P), 0)
         return replace(data, P=data.P.at[:, self._diagonal].add(more))
 

@@ -35,6 +35,7 @@ class Sensitivity:
 
     Attributes:
         lanes: Instances per group of its arrays ``[groups, rows, lanes]``: 1 or 32.
+        matrices: Products with P and A.
         values_per_instance: Number of values that it keeps in memory at a time.
     """
 
@@ -47,7 +48,7 @@ class Sensitivity:
         Args:
             structure: Patterns of the QPs.
         """
-        self._matrices, self._soft = structure.matrices, structure.soft
+        self.matrices, self._soft = structure.matrices, structure.soft
         self._P, self._A = structure.P_pattern, structure.A
         rows, cols = self._P.row_idx, self._P.col_idx
         # A value above the diagonal stands for two entries of P, one below is never read.
@@ -55,11 +56,11 @@ class Sensitivity:
 
     def rows(self, at: Point) -> RowState:
         """What every row does at a solution."""
-        return row_state(at, self._soft, self._matrices)
+        return row_state(at, self._soft, self.matrices)
 
     def forward(self, point: Point, tangent: QPData) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Changes of x, y and the objective for a change of the data."""
-        at, M, rows = point, self._matrices, self.rows(point)
+        at, M, rows = point, self.matrices, self.rows(point)
         top = -(M.P.product(tangent.P, at.x) + tangent.q + M.AT.product(tangent.A, at.y))
         moved = rows.bound_change(tangent) - M.A.product(tangent.A, at.x)
         direct = total((0.5 * M.P.product(tangent.P, at.x) + tangent.q) * at.x)
@@ -84,7 +85,7 @@ class Sensitivity:
         soft = None
         if rows.beyond is not None:
             A = jnp.where(at.valid, at.data.A, 0)
-            soft = rows.beyond.gradient(y_bar - self._matrices.A.product(A, dx), objective_bar)
+            soft = rows.beyond.gradient(y_bar - self.matrices.A.product(A, dx), objective_bar)
             dy = dy - objective_bar * rows.beyond.y
         weight = jnp.asarray(self._P_weight, dtype=dx.dtype)
         row, col = self._P.row_idx, self._P.col_idx
@@ -101,9 +102,9 @@ class Sensitivity:
 
     def _slope(self, at: Point, rows: RowState) -> jax.Array:
         """Gradient of the objective with respect to x."""
-        slope = self._matrices.P.product(at.data.P, at.x) + at.data.q
+        slope = self.matrices.P.product(at.data.P, at.x) + at.data.q
         if rows.beyond is not None:
-            slope += self._matrices.AT.product(at.data.A, rows.beyond.y)
+            slope += self.matrices.AT.product(at.data.A, rows.beyond.y)
         return jnp.where(at.valid, slope, 0)
 
     def solve(self, at: Point, top: jax.Array, bottom: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -159,7 +160,7 @@ class KKTSensitivity(Sensitivity):
         active = rows.active
         P, A = (jnp.where(at.valid, values, 0) for values in (at.data.P, at.data.A))
         A = jnp.where(active[:, self._A.row_idx], A, 0)
-        of_x, of_rows = equilibrated(P, A, self._matrices, self._P, self._A)
+        of_x, of_rows = equilibrated(P, A, self.matrices, self._P, self._A)
         P = P * of_x[:, self._P.row_idx] * of_x[:, self._P.col_idx]
         A = A * of_rows[:, self._A.row_idx] * of_x[:, self._A.col_idx]
         diagonal = jnp.where(active, rows.give * of_rows * of_rows, 1)
@@ -176,7 +177,7 @@ class KKTSensitivity(Sensitivity):
 
     def _apply(self, P: jax.Array, A: jax.Array, diagonal: jax.Array, w: jax.Array) -> jax.Array:
         """The unregularised matrix; inactive rows read -w = 0."""
-        M, n = self._matrices, w.shape[1] - diagonal.shape[1]
+        M, n = self.matrices, w.shape[1] - diagonal.shape[1]
         x, y = w[:, :n], w[:, n:]
         top = M.P.product(P, x) + M.AT.product(A, y)
         return jnp.concatenate([top, M.A.product(A, x) - diagonal * y], axis=1)

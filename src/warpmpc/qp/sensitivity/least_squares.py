@@ -94,7 +94,7 @@ class LSQSensitivity(Sensitivity):
     def _complementarity(self, at: Point) -> tuple[jax.Array, jax.Array]:
         """Diagonals C and D; a row without a multiplier has the slack of its nearer bound."""
         equal, rows = at.data.lower == at.data.upper, self.rows(at)
-        Ax = self._matrices.A.product(jnp.where(at.valid, at.data.A, 0), at.x)
+        Ax = self.matrices.A.product(jnp.where(at.valid, at.data.A, 0), at.x)
         above = jnp.where(at.data.upper < INFINITY, Ax - at.data.upper, -jnp.inf)
         below = jnp.where(at.data.lower > -INFINITY, at.data.lower - Ax, -jnp.inf)
         nearest = jnp.maximum(above, below)
@@ -145,7 +145,7 @@ class LSQSensitivity(Sensitivity):
         self, P: jax.Array, A: jax.Array, C: jax.Array, D: jax.Array, w: jax.Array
     ) -> jax.Array:
         """[[I, J'], [J, 0]] times a vector."""
-        M, n, size = self._matrices, self._A.n_cols, w.shape[1] // 2
+        M, n, size = self.matrices, self._A.n_cols, w.shape[1] // 2
         t, r = w[:, :size], w[:, size:]
         tx, ty, rx, ry = t[:, :n], t[:, n:], r[:, :n], r[:, n:]
         return jnp.concatenate(
