@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 from warpmpc import QPSolver
 from warpmpc.engines.runtime.batching import LANES
+from warpmpc.qp.products import RowGather
 from warpmpc.qp.scaling import QPData
 from warpmpc.qp.sensitivity.refinement import power_of_two, refined
 from warpmpc.qp.sensitivity.row_state import Point
@@ -56,6 +57,32 @@ def test_indefinite_hessians_on_active_rows(dtype: str, cost: float) -> None:
     np.testing.assert_allclose(dy[0, :, 0], y, atol=ERROR[dtype] * np.abs(y).max())
 
 
+def test_errors_do_not_grow_along_unstable_chains() -> None:
+    """One multiplier is one and the others are zero; a residual of rounding means 1e-3 there."""
+    n, dtype = 40, "float32"
+    A = np.eye(n) - np.diag(np.full(n - 1, 1.3), -1)
+    P = np.diag(np.linspace(1, 3, n))
+    solver = QPSolver(sp.eye(n, format="csc"), sp.csc_matrix(A), dtype=dtype, engine="sparse")
+    A_values = sp.csc_matrix(A).data.astype(dtype)
+    data = QPData(
+        P=tiles(np.diag(P), dtype),
+        q=tiles(np.zeros(n), dtype),
+        A=tiles(A_values, dtype),
+        lower=tiles(np.full(n, -1.0), dtype),
+        upper=tiles(np.full(n, 1.0), dtype),
+    )
+    point = Point(
+        data, tiles(np.zeros(n), dtype), tiles(np.ones(n), dtype), jnp.ones((1, 1, LANES), bool)
+    )
+    exact = sp.csc_matrix(A)
+    exact.data = A_values.astype(np.float64)
+    rhs = exact.toarray()[-1]
+    _, y = solver.sensitivity.solve(point, tiles(rhs, dtype), tiles(np.zeros(n), dtype))
+    wanted = np.zeros(n)
+    wanted[-1] = 1
+    np.testing.assert_allclose(y[0, :, 0], wanted, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_useless_factors_are_reported(dtype: str) -> None:
     """An instance whose factors belong to another matrix is not solved; its neighbour is."""
@@ -69,7 +96,12 @@ def test_useless_factors_are_reported(dtype: str) -> None:
         return jnp.einsum("gij,gjl->gil", jnp.asarray(matrices, dtype=dtype), w)
 
     rhs = jnp.asarray(rng.normal(size=(2, n, 1)), dtype=dtype)
-    w, solved = refined(lambda w: times(np.stack([K, K]), w), lambda r: times(near, r), rhs)
+    w, solved = refined(
+        lambda w: times(np.stack([K, K]), w),
+        lambda rhs, w, low: rhs - times(np.stack([K, K]), w + low),
+        lambda r: times(near, r),
+        rhs,
+    )
     np.testing.assert_array_equal(solved[:, 0, 0], [True, False])
     expected = np.linalg.solve(K, np.asarray(rhs[0, :, 0], dtype=float))
     np.testing.assert_allclose(w[0, :, 0], expected, atol=1e-3 * np.abs(expected).max())
@@ -78,9 +110,24 @@ def test_useless_factors_are_reported(dtype: str) -> None:
 def test_nothing_is_solved_by_nothing() -> None:
     """A right-hand side of zero has the solution zero, whatever the matrix."""
     zero = jnp.zeros((1, 3, 1), dtype="float32")
-    w, solved = refined(lambda w: w * jnp.nan, lambda r: r, zero)
+    nan = jnp.nan
+    w, solved = refined(lambda w: w * nan, lambda rhs, *_: rhs * nan, lambda r: r, zero)
     np.testing.assert_array_equal(w, zero)
     assert bool(solved.all())
+
+
+def test_products_in_twice_the_precision() -> None:
+    """Sums that cancel keep all digits of their terms."""
+    rng = np.random.default_rng(0)
+    M = sp.random(20, 30, 0.5, random_state=0, format="csc")
+    gather = RowGather(M.indices, np.repeat(np.arange(30), np.diff(M.indptr)), np.arange(M.nnz), 20)
+    values, x = M.data.astype("float32"), (1e6 * rng.normal(size=30)).astype("float32")
+    found = gather.product_twice(jnp.asarray(values)[None, :, None], jnp.asarray(x)[None, :, None])
+    sums, lost = (np.asarray(part, dtype=np.float64)[0, :, 0] for part in found)
+    M.data = values.astype(np.float64)
+    wanted = M @ x.astype(np.float64)
+    np.testing.assert_allclose(sums + lost, wanted, rtol=0, atol=1e-12 * np.abs(x).max())
+    assert np.abs(sums - wanted).max() > 1e-8 * np.abs(x).max()
 
 
 def test_powers_of_two() -> None:

@@ -67,6 +67,12 @@ class RowGather:
         parts = [_row_sums(vals, x, e, c) for e, c in self._buckets]
         return self._joined(parts, vals)
 
+    def product_twice(self, vals: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Matrix times vector in twice the precision: sums, and what rounding took from them."""
+        parts = [_row_sums_twice(vals, x, e, c) for e, c in self._buckets]
+        sums, rest = ([part[i] for part in parts] for i in (0, 1))
+        return self._joined(sums, vals), self._joined(rest, vals)
+
     def row_norms(self, vals: jax.Array) -> jax.Array:
         """Largest absolute value of each row; 0 for empty rows."""
         parts = [jnp.abs(_take(vals, e)).max(axis=2, initial=0) for e, _ in self._buckets]
@@ -91,6 +97,49 @@ def _row_sums(vals: jax.Array, x: jax.Array, entries: IntArray, cols: IntArray) 
     return jax.lax.fori_loop(
         0, width, lambda k, sums: sums + rounded(_take(vals, e[k]) * _take(x, c[k])), start
     )
+
+
+def _row_sums_twice(
+    vals: jax.Array, x: jax.Array, entries: IntArray, cols: IntArray
+) -> tuple[jax.Array, jax.Array]:
+    """The same sums, and the sum of all rounding errors."""
+    n_rows, width = entries.shape
+    by_term = (table.T.reshape(width, n_rows) for table in (entries, cols))
+    e, c = (jnp.asarray(table) for table in by_term)
+    start = jnp.zeros((vals.shape[0], n_rows, vals.shape[2]), dtype=vals.dtype)
+
+    def once(k: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        product, lost = exact_product(_take(vals, e[k]), _take(x, c[k]))
+        sums, more = exact_sum(now[0], product)
+        return sums, now[1] + (lost + more)
+
+    return jax.lax.fori_loop(0, width, once, (start, start)) if width else (start, start)
+
+
+# Half of the bits of a mantissa: products of such halves are exact.
+_UPPER_HALF = {4: (jnp.uint32, 0xFFFFF000), 8: (jnp.uint64, 0xFFFFFFFFF8000000)}
+
+
+def exact_product(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Product and its rounding error."""
+    product = rounded(a * b)
+    (a, a_low), (b, b_low) = _halves(a), _halves(b)
+    return product, ((a * b - product) + a * b_low + a_low * b) + a_low * b_low
+
+
+def exact_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sum and its rounding error."""
+    both = a + b
+    more = both - a
+    return both, (a - (both - more)) + (b - more)
+
+
+def _halves(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Upper and lower bits of numbers, as numbers."""
+    kind, mask = _UPPER_HALF[values.dtype.itemsize]
+    bits = jax.lax.bitcast_convert_type(values, kind) & jnp.asarray(mask, dtype=kind)
+    upper = jax.lax.bitcast_convert_type(bits, values.dtype)
+    return upper, values - upper
 
 
 def rounded(products: jax.Array) -> jax.Array:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.qp.linear_solvers.kkt_solvers import KKTEngine
-from warpmpc.qp.products import total
+from warpmpc.qp.products import exact_product, exact_sum, total
 from warpmpc.qp.scaling import QPData
 from warpmpc.qp.sensitivity.refinement import DIRECTIONS, equilibrated, refined
 from warpmpc.qp.sensitivity.row_state import Point, RowState, row_state, weighted
@@ -170,6 +170,7 @@ class KKTSensitivity(Sensitivity):
         rhs = jnp.where(at.valid, jnp.concatenate([top, bottom], axis=1) * scale, 0)
         w, solved = refined(
             lambda w: self._apply(P, A, diagonal, w),
+            lambda rhs, w, low: self._residual((P, A, diagonal), rhs, w, low),
             lambda r: self._engine.solve(state, r, jnp.zeros_like(at.x)),
             rhs,
         )
@@ -181,3 +182,19 @@ class KKTSensitivity(Sensitivity):
         x, y = w[:, :n], w[:, n:]
         top = M.P.product(P, x) + M.AT.product(A, y)
         return jnp.concatenate([top, M.A.product(A, x) - diagonal * y], axis=1)
+
+    def _residual(
+        self, matrix: tuple[jax.Array, ...], rhs: jax.Array, w: jax.Array, low: jax.Array
+    ) -> jax.Array:
+        """What the unregularised matrix times w + low leaves of a right-hand side."""
+        P, A, diagonal = matrix
+        M, n = self.matrices, w.shape[1] - diagonal.shape[1]
+        x, y = w[:, :n], w[:, n:]
+        of_x = (M.P.product_twice(P, x), M.AT.product_twice(A, y))
+        of_rows = (M.A.product_twice(A, x), exact_product(-diagonal, y))
+        parts = []
+        for (one, one_lost), (other, other_lost) in (of_x, of_rows):
+            both, lost = exact_sum(one, other)
+            parts.append((both, lost + (one_lost + other_lost)))
+        product, lost = (jnp.concatenate(pair, axis=1) for pair in zip(*parts, strict=True))
+        return (rhs - product) - (lost + self._apply(P, A, diagonal, low))

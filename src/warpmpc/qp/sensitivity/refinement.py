@@ -5,6 +5,10 @@ indefinite on parts that the constraints fix.  Here every pass projects: its dir
 orthogonal, under K, to those before, and the step along it is the one that leaves the smallest
 residual (generalised conjugate residuals).  A pass counts only if the residual that is computed
 afresh has fallen.  Arrays are ``[groups, rows, lanes]``.
+
+The residual of a solution that is rounded is of the size of rounding, and along an unstable
+trajectory such a residual means an error that is a thousand times as large.  So solutions and
+residuals have twice the precision.
 """
 
 from __future__ import annotations
@@ -15,10 +19,11 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from warpmpc.qp.products import QPMatrices, rounded, total
+from warpmpc.qp.products import QPMatrices, exact_sum, rounded, total
 from warpmpc.symbolic.pattern import SparsePattern
 
 Map = Callable[[jax.Array], jax.Array]
+Residual = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 DIRECTIONS = 8  # that later ones are made orthogonal to; the oldest gives way
 _PASSES = 30
@@ -33,6 +38,7 @@ _VALID = 1e-2  # largest relative residual, and relative error by its estimate
 @dataclass(frozen=True, eq=False)
 class _Pass:
     w: jax.Array
+    low: jax.Array
     rest: jax.Array
     directions: jax.Array
     images: jax.Array
@@ -40,7 +46,9 @@ class _Pass:
     count: jax.Array
 
 
-def refined(apply: Map, precondition: Map, rhs: jax.Array) -> tuple[jax.Array, jax.Array]:
+def refined(
+    apply: Map, residual: Residual, precondition: Map, rhs: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Solves K w = rhs; also whether each instance is solved, ``[groups, 1, lanes]``.
 
     A system without a solution, because rows depend on each other, counts as solved where the
@@ -48,6 +56,8 @@ def refined(apply: Map, precondition: Map, rhs: jax.Array) -> tuple[jax.Array, j
 
     Args:
         apply: Product with K.
+        residual: Difference of a right-hand side and the product with K of a sum of two vectors,
+            the second one being the rounding error of the first one; in twice the precision.
         precondition: Solve with a matrix near K.
         rhs: Right-hand sides; those of zero have the solution zero.
     """
@@ -55,10 +65,11 @@ def refined(apply: Map, precondition: Map, rhs: jax.Array) -> tuple[jax.Array, j
     rhs = jnp.where(size > 0, rhs / jnp.where(size > 0, size, 1), 0)
     empty = jnp.zeros((DIRECTIONS, *rhs.shape), dtype=rhs.dtype)
     idle = jnp.where(size > 0, 0, _PATIENCE).astype(jnp.int32)
-    begin = _Pass(jnp.zeros_like(rhs), rhs, empty, empty, idle, jnp.zeros((), dtype=jnp.int32))
+    nothing = jnp.zeros_like(rhs)
+    begin = _Pass(nothing, nothing, rhs, empty, empty, idle, jnp.zeros((), dtype=jnp.int32))
 
     def once(now: _Pass) -> _Pass:
-        return _pass(apply, precondition, rhs, now)
+        return _pass(apply, residual, precondition, rhs, now)
 
     end = jax.lax.while_loop(
         lambda now: (now.count < _PASSES) & (now.idle < _PATIENCE).any(), once, begin
@@ -66,7 +77,7 @@ def refined(apply: Map, precondition: Map, rhs: jax.Array) -> tuple[jax.Array, j
     return end.w * size, _is_valid(apply, precondition, end)
 
 
-def _pass(apply: Map, precondition: Map, rhs: jax.Array, now: _Pass) -> _Pass:
+def _pass(apply: Map, residual: Residual, precondition: Map, rhs: jax.Array, now: _Pass) -> _Pass:
     """One direction more."""
     direction = precondition(now.rest)
     image = apply(direction)
@@ -83,16 +94,19 @@ def _pass(apply: Map, precondition: Map, rhs: jax.Array, now: _Pass) -> _Pass:
     length = _length(image)
     scale = jnp.where(length > 0, 1 / jnp.where(length > 0, length, 1), 0)
     direction, image = direction * scale, image * scale
-    w = now.w + total(now.rest * image) * direction
-    rest = rhs - apply(w)
+    w, lost = exact_sum(now.w, rounded(total(now.rest * image) * direction))
+    w, low = exact_sum(w, now.low + lost)
+    rest = residual(rhs, w, low)
     before, after = _length(now.rest), _length(rest)
     better = (after < before) & (now.idle < _PATIENCE)
-    w, rest = jnp.where(better, w, now.w), jnp.where(better, rest, now.rest)
+    new, old = (w, low, rest), (now.w, now.low, now.rest)
+    w, low, rest = (jnp.where(better, *pair) for pair in zip(new, old, strict=True))
     idle = jnp.where(better & (after < _STALL * before), 0, now.idle + 1)
     idle = jnp.where(done | (after == 0), _PATIENCE, idle).astype(jnp.int32)
     place = now.count % DIRECTIONS
     return _Pass(
         w,
+        low,
         rest,
         now.directions.at[place].set(direction),
         now.images.at[place].set(image),
