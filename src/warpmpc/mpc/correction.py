@@ -56,7 +56,7 @@ class Correction:
         """Keeps the linear solver.
 
         Args:
-            sensitivity: Of QPs with the exact Hessian.
+            sensitivity: The linear solver for QPs with the exact Hessian.
             unit: The unit of the cost of a QP.
             tol: Tolerances of the iteration.
         """
