@@ -109,6 +109,12 @@ class NonlinearProgram:
             complementarity=float(np.abs(y * distance).max()) / scale,
         )
 
+    def violations(self, z: np.ndarray, p: np.ndarray) -> np.ndarray:
+        """How far each row is beyond its bounds."""
+        g = np.array(self.nlp(z, p)[1]).ravel()
+        lower, upper = self.numeric_bounds(p)
+        return np.maximum(np.maximum(lower - g, g - upper), 0)
+
     def numeric_bounds(self, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of one instance."""
         lower, upper = (np.array(bound).ravel() for bound in self.bounds(p))

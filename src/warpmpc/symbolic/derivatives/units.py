@@ -25,9 +25,11 @@ from warpmpc.symbolic.derivatives.representative_kkt import (
     representative_values,
 )
 
-# A problem is left as it is if all sizes of variables and rows are within this factor of one, and
-# its cost within the other one.
-_GOOD, _GOOD_COST = 2.0**6, 2.0**12
+# A problem is left as it is if all sizes of variables and rows are within this factor of one, the
+# root of the mean squared logarithm of those of its variables is within the second one, and its
+# cost within the third one.  Tolerances and the unit of the cost take variables for about one, and
+# one that is off does less harm than all of them.
+_GOOD, _GOOD_MEAN, _GOOD_COST = 2.0**6, 2.0**3.25, 2.0**12
 _MOST_EXPONENT = 40
 _LARGEST = 3000  # variables and rows of a problem that is looked at
 
@@ -74,7 +76,9 @@ def find_units(assembly: Assembly, nominal: np.ndarray | None = None) -> Units |
     P = _diagonal(assembly, qp) * S**2
     cost = float(_powers(1 / _mean(P[P > 0])))
     far = [np.abs(np.log2(part)).max(initial=0) > np.log2(_GOOD) for part in (S, R)]
-    if not any(far) and abs(np.log2(cost)) <= np.log2(_GOOD_COST):
+    mean = np.sqrt(np.mean(np.log2(_powers(size)) ** 2))
+    far += [mean > np.log2(_GOOD_MEAN), abs(np.log2(cost)) > np.log2(_GOOD_COST)]
+    if not any(far):
         return None
     return Units(S, R, cost)
 
