@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from warpmpc.engines.runtime.tiles import LANES
+from warpmpc.engines.runtime.batching import LANES
 from warpmpc.mpc.settings import Tolerances
 from warpmpc.mpc.sqp.general import regrouped
 from warpmpc.qp.polish import on_their_sides
