@@ -35,7 +35,8 @@ def one_process(steps: int, batch: int) -> dict[str, Any]:
     system = systems.make("humanoid")
     solver = system.solver()
     x = jax.numpy.asarray(system.sample(batch), dtype="float32")
-    now = solver.solve(x, system.params_at(0, x))
+    params = jax.jit(system.params_at)
+    now = solver.solve(x, params(0, x))
     jax.block_until_ready(now.u)
     found = {
         "import_to_first_s": round(time.perf_counter() - began, 2),
@@ -45,7 +46,7 @@ def one_process(steps: int, batch: int) -> dict[str, Any]:
     before, cpu = time.perf_counter(), time.process_time()
     for t in range(1, steps + 1):
         x = system.simulate(x, now.u[:, 0])
-        now = solver.solve(x, system.params_at(t, x), now.warm_start)
+        now = solver.solve(x, params(t, x), now.warm_start)
     jax.block_until_ready(now.u)
     if steps:
         seconds = (time.perf_counter() - before, time.process_time() - cpu)
