@@ -105,7 +105,13 @@ def check_dtype(dtype: str | np.dtype | type) -> str:
 
 
 def check_array(array: Any, name: str, size: int, dtype: str) -> jax.Array:
-    """An argument of a solver as a JAX array of its dtype.
+    """An argument of a solver as a JAX array of its dtype; see `check_values`."""
+    found = check_values(array, name, size, dtype)
+    return found if isinstance(found, jax.Array) else jnp.asarray(found)
+
+
+def check_values(array: Any, name: str, size: int, dtype: str) -> jax.Array | np.ndarray:
+    """An argument of a solver, in its dtype, wherever it lies; compiled programs take both kinds.
 
     Arrays of other real dtypes are cast, as JAX does it, unless a number would become infinite.
 
@@ -131,7 +137,7 @@ def check_array(array: Any, name: str, size: int, dtype: str) -> jax.Array:
         raise ProblemError(f"{name} is empty: shape {shape}; pass at least one instance.")
     if given != dtype:
         array = _cast(array, name, dtype)
-    return array if isinstance(array, jax.Array) else jnp.asarray(array)
+    return array
 
 
 def _cast(array: Any, name: str, dtype: str) -> ArrayLike:

@@ -249,7 +249,7 @@ def test_reports_have_one_row_per_name(dtype, converges):
 
 def test_rows_of_wider_reports_are_further_apart():
     assert "report[2] = usable;" in report_source()
-    assert "report[64] = usable;" in report_source(stride=32)
+    assert "report[TILE_2] = usable;" in report_source(tiled=True)
 
 
 def test_a_rule_is_found_by_its_name(monkeypatch):

@@ -303,6 +303,8 @@ class TestResolved:
     def test_why_an_engine_is_not_taken(self):
         solver = MPCSolver(pendulum.build(5), SQPSettings(mode="fixed", qp=ADMMSettings()))
         reason = solver.engine_reason
-        assert reason.startswith("general; not onchip, because ")
+        assert reason.startswith(
+            "general; not onchip, because on a CPU its 32 lanes would run one after the other; not "
+        )
         assert reason.endswith("; not three_launch, because QPs are scaled")
         assert "\n" not in reason

@@ -10,11 +10,16 @@ On the CPU a kernel has a second form, its *entry*: a plain C++ function that ru
 threads and shares nothing with other calls, so that several threads of the CPU can run ranges of
 one launch.  Warp compiles it; its own form of a launch knows no ranges, and its tiles of shared
 memory lie in one place for the whole process.
+
+In sources the word TILE stands for the lanes of a tile, and TILE_k for k times as many: 32, but the
+entry of a kernel with `any_lanes` can be had for fewer, too, so that few problems do not pay for
+idle lanes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,14 +28,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 import warp as wp
 
+from warpmpc._errors import CodegenError
 from warpmpc.codegen.cache import load_module
 from warpmpc.codegen.emit_native import Access, inline_source, place_source
 from warpmpc.codegen.ir import ScalarProgram
 from warpmpc.codegen.native.admm import FORMULAS
 from warpmpc.codegen.native.preamble import PREAMBLE
+from warpmpc.codegen.native.vector_math import (
+    CONTENT,
+    FUNCTIONS,
+    INVERSES_BY_LANE,
+    INVERT_PIVOTS,
+)
 
 if TYPE_CHECKING:
     from warpmpc.codegen.stage_functions import StageCase, StagePlan
+
+LANES = 32  # problems of a tile on CUDA, and on the CPU unless a batch is better off with fewer
+_LANES_WORD = re.compile(r"\bTILE(?:_(\d+))?\b")
 
 # Kinds of arguments: their type in a Warp kernel, and in an entry on the CPU.
 _KINDS = {
@@ -66,6 +81,27 @@ class Argument:
         return f"{self.name}: {_KINDS[self.kind][0].format(dtype=dtype)}"
 
 
+def for_lanes(source: str, lanes: int = LANES) -> str:
+    """A source with the number of lanes where it says TILE."""
+    return _LANES_WORD.sub(lambda found: str(lanes * int(found[1] or 1)), source)
+
+
+def across_lanes(source: str, dtype: str) -> str:
+    """A source for the CPU with vector functions in place of loops over lanes.
+
+    Args:
+        source: Source with `codegen.native.preamble`, or with another preamble.
+        dtype: "float32" or "float64".
+    """
+    for name, text in FUNCTIONS[dtype].items():
+        source = source.replace(f"EACH(WHOLE, LIBM({name}), {name})", text)
+    for line in INVERSES_BY_LANE:
+        source = source.replace(
+            line, f"{INVERT_PIVOTS}#define INVERT(out, in) (out) = invert_all(in)"
+        )
+    return source
+
+
 def arguments(kind: str, *names: str) -> tuple[Argument, ...]:
     """Several arguments of one kind."""
     return tuple(Argument(name, kind) for name in names)
@@ -78,11 +114,11 @@ const int tile = thread / (32 * PARTS), part = thread / 32 % PARTS, lane = threa
 #else
 if (thread % (32 * PARTS)) return;  // one thread does the whole tile
 const int tile = thread / (32 * PARTS);
-#define BEGIN_TILE for (int lane = 0; lane < 32; lane += WIDTH) {
+#define BEGIN_TILE for (int lane = 0; lane < TILE; lane += WIDTH) {
 #endif
 #define END_TILE }
 #define BASE(array) \
-    ((array).data + (Offset)(tile % (array).shape[0]) * (array).shape[1] * 32 + lane)
+    ((array).data + (Offset)(tile % (array).shape[0]) * (array).shape[1] * TILE + lane)
 #define MIN(a, b) Quick::fmin(a, b)
 #define MAX(a, b) Quick::fmax(a, b)
 #define ABS(a) Quick::fabs(a)
@@ -181,6 +217,8 @@ class KernelSource:
         content: Hash of all that the module is made from, where making it takes long; None: the
             hash of the module.
         merged: Threads whose work the first of them does on the CPU, with a head of its own.
+        any_lanes: Whether the source says TILE wherever it means the lanes of a tile, so that the
+            CPU can have tiles of another width; they still have 32 threads.
     """
 
     name: str
@@ -196,6 +234,7 @@ class KernelSource:
     scratch: int = 0
     content: str | None = None
     merged: int = 1
+    any_lanes: bool = False
 
     @property
     def key(self) -> str:
@@ -215,34 +254,52 @@ class KernelSource:
     def _kernel(self) -> wp.Kernel:
         return getattr(load_module(self.name, self.key, self.module), self.name)
 
-    @property
-    def entry_key(self) -> str:
+    def entry_key(self, lanes: int = LANES) -> str:
         """Hash of all that matters for the entry."""
-        return hashlib.sha256(f"{self.key} {self.merged} {_ENTRY}".encode()).hexdigest()
+        width = "" if lanes == LANES else f" {lanes}"
+        content = f"{self.key} {self.merged} {_ENTRY} {CONTENT}{width}"
+        return hashlib.sha256(content.encode()).hexdigest()
 
-    def entry(self) -> wp.Kernel:
+    def entry(self, lanes: int = LANES) -> wp.Kernel:
         """A kernel that writes the address of the entry, `void (void** given, int, int)`.
 
         `given` points to the arguments in the order of the declaration: numbers as `int`, arrays as
         their address and three sizes (`int`); then come the first thread and the one behind the
         last.  Both are multiples of `merged_threads`.
+
+        Args:
+            lanes: Lanes of a tile; others than 32 only with `any_lanes`.
         """
-        return self._entry
+        if lanes not in self._entries:
+            if lanes != LANES and not self.any_lanes:
+                raise CodegenError(f"Kernel {self.name} has tiles of {LANES} lanes, got {lanes}.")
+            name, key = f"{self.name}_entry", self.entry_key(lanes)
+            found = load_module(name, key, lambda: self._entry_module(lanes))
+            self._entries[lanes] = getattr(found, self.name)
+        return self._entries[lanes]
 
     @cached_property
-    def _entry(self) -> wp.Kernel:
-        found = load_module(f"{self.name}_entry", self.entry_key, self._entry_module)
-        return getattr(found, self.name)
+    def _entries(self) -> dict[int, wp.Kernel]:
+        return {}
+
+    def lanes_of(self, shape: Sequence[int]) -> int:
+        """Lanes of a tile, from the shape of an array of tiles."""
+        return shape[-1] if self.any_lanes else LANES
 
     @property
     def merged_threads(self) -> int:
         """Threads whose work the first of them does on the CPU."""
         return 32 * self.parts if self.head is None else self.merged
 
-    def _entry_module(self) -> str:
+    def _entry_module(self, lanes: int) -> str:
         real, declared = _SCALARS[self.dtype], [*self.inputs, *self.outputs]
         types = [_KINDS[a.kind][1] for a in declared]
         scratch = ""
+        native = self._native(lanes)
+        if self.any_lanes:  # a tile of one lane has packs like all others
+            native = native.replace("#if STRIDE == 1\n", "#if 0\n")
+        vector = 64 // np.dtype(self.dtype).itemsize  # lanes of a pack, see `native.preamble`
+        width = f"#define WIDTH {lanes}\n" if lanes < vector else ""
         if self.scratch:
             scratch = (
                 f"alignas(64) {real} own_scratch[{self.scratch}];\n"
@@ -252,7 +309,7 @@ class KernelSource:
             title=self._docstring_title(),
             name=self.name,
             dtype=self.dtype,
-            key=self.entry_key,
+            key=self.entry_key(lanes),
             cases="\n".join(f"{_described(c)}." for plan in self.plans for c in plan.cases),
             real=real,
             merged=self.merged_threads,
@@ -261,18 +318,18 @@ class KernelSource:
                 f"{kind} {a.name}" for kind, a in zip(types, declared, strict=True)
             ),
             scratch=scratch,
-            body=self._native(),
+            body=width + across_lanes(native, self.dtype),
         )
 
     def _docstring_title(self) -> str:
         return " ".join(self.title.split()).replace("\\", "/").replace('"', "'")
 
-    def _native(self) -> str:
+    def _native(self, lanes: int = LANES) -> str:
         """The head and the body."""
         head = self.head
         if head is None:
             head = f"#define PARTS {self.parts}\n" + PREAMBLE[self.dtype] + FORMULAS + _HEAD
-        return head + (self.body if isinstance(self.body, str) else self.body())
+        return for_lanes(head + (self.body if isinstance(self.body, str) else self.body()), lanes)
 
     def _module(self, key: str, cases: Sequence[str]) -> str:
         memory = ["scratch"] if self.scratch else []

@@ -239,12 +239,12 @@ const int* __restrict__ rows = table_in.data;
 const int kind = ROW(2 * item), begin = ROW(2 * item + 1);
 rows += begin;
 #define BASE(array) \
-    ((array).data + (Offset)(tile % (array).shape[0]) * (array).shape[1] * 32 + lane)
+    ((array).data + (Offset)(tile % (array).shape[0]) * (array).shape[1] * TILE + lane)
 #if defined(__CUDA_ARCH__)
 const int lane = thread & 31;
 #else
 if (thread & 31) return;  // one thread does the whole tile
-for (int lane = 0; lane < 32; lane += WIDTH)
+for (int lane = 0; lane < TILE; lane += WIDTH)
 #endif
 switch (kind) {{
 {calls}
@@ -284,6 +284,7 @@ def stage_source(
         outputs=arguments("real", *outputs),
         head=PREAMBLE[dtype],
         merged=32,
+        any_lanes=True,
         body=lambda: _body(plan, inputs, outputs, dtype),
         plans=[plan],
         content=module_key(name, plan, (inputs, outputs), dtype),

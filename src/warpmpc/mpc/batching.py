@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from warpmpc.engines.runtime.announcing import ANNOUNCER
-from warpmpc.engines.runtime.batching import LANES, on_batches, tile_count
+from warpmpc.engines.runtime.batching import LANES, TILES, Widths, on_batches
 from warpmpc.engines.runtime.ffi import has_gpu
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.settings import SQPSettings
@@ -90,7 +90,7 @@ class BatchedCall:
         read: Callable[..., Solution],
         part_size: Callable[[int, int], int],
         values: Callable[[], int],
-        lanes: int = LANES,
+        widths: Widths = TILES,
     ):
         """Nothing is compiled yet.
 
@@ -101,16 +101,16 @@ class BatchedCall:
             part_size: How many instances of a batch are worked on at once if each of them needs
                 so many values.
             values: Number of values that the function needs per instance.
-            lanes: Instances per group of the function's layout ``[groups, rows, lanes]``; its
-                sensitivity has tiles.
+            widths: Instances per group of the function's layout ``[groups, rows, lanes]``; its
+                sensitivity has tiles of 32.
         """
         self._make_sensitivity, self._part_size = sensitivity, part_size
-        self._read, self._lanes = read, lanes
+        self._read, self._widths = read, widths
         # Without tiles results lie where the start was: in parts they would need room of their own.
         self._forward = on_batches(
             _with_common(function),
-            lanes,
-            lambda batch: part_size(batch, values() if lanes > 1 else 0),
+            widths.lanes,
+            lambda batch: part_size(batch, values() if widths.has_tiles else 0),
         )
         self.compiled = jax.jit(self._single_solutions, donate_argnums=2)
         self._traced = jax.jit(self._solutions)
@@ -214,12 +214,13 @@ class BatchedCall:
                 release(start, solution)
             return _whole(solution)
         # One problem of an engine without tiles is not made 32: it may be part of a control loop.
-        alone = self._lanes == 1 and single
-        if _is_ready(leading, args) or (alone and leading == (1,)):
+        alone = single and not self._widths.has_tiles
+        if _is_ready(leading, args, self._widths) or (alone and leading == (1,)):
             mine = start if donate and _differ(start) else _copied(start)
             return _whole(self.compiled(common, args[0], mine))
         fill = not (alone or is_sharded(args))
-        solution = self.compiled(common, *_prepared(args, fill=fill))
+        batch = self._widths.filled(math.prod(leading)) if fill else None
+        solution = self.compiled(common, *_prepared(args, batch))
         if donate:
             release(start, solution)
         return _whole(_cut_program(solution, leading))
@@ -268,7 +269,7 @@ class BatchedCall:
                 return _cut(compiled(common, *_flat(args)), leading)
             if _is_ready(leading, args):
                 return compiled(common, *args)
-            args = _prepared(args, fill=not is_sharded(args))
+            args = _prepared(args, None if is_sharded(args) else TILES.filled(math.prod(leading)))
             return _cut_program(compiled(common, *args), leading)
 
 
@@ -285,11 +286,6 @@ def _with_common(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(replace(params, common=shared), *rest)
 
     return call
-
-
-def whole_tiles(leading: tuple[int, ...]) -> int:
-    """Instances of the tiles that hold a batch."""
-    return tile_count(math.prod(leading)) * LANES
 
 
 def _exist(tree: Any) -> bool:
@@ -312,9 +308,10 @@ def is_sharded(tree: Any) -> bool:
     return _exist(tree) and any(len(a.devices()) > 1 for a in jax.tree.leaves(tree))
 
 
-def _is_ready(leading: tuple[int, ...], args: Any) -> bool:
+def _is_ready(leading: tuple[int, ...], args: Any, widths: Widths = TILES) -> bool:
     """Whether there is one batch axis, and nothing to be filled up."""
-    return leading == (whole_tiles(leading),) or (len(leading) == 1 and is_sharded(args))
+    full = widths.filled(math.prod(leading))
+    return leading == (full,) or (len(leading) == 1 and is_sharded(args))
 
 
 def _differ(tree: Any) -> bool:
@@ -333,15 +330,13 @@ def _flat(args: Any) -> Any:
     return jax.tree.map(lambda a: a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), args)
 
 
-@partial(jax.jit, static_argnames="fill")
-def _prepared(args: Any, *, fill: bool) -> Any:
-    """Arguments with one batch axis, filled up to whole tiles by copies of the last instance."""
-
-    def filled(array: jax.Array) -> jax.Array:
-        spare = whole_tiles(array.shape[:1]) - array.shape[0]
-        return jnp.pad(array, ((0, spare), (0, 0)), mode="edge")
-
-    return jax.tree.map(filled, _flat(args)) if fill else _flat(args)
+@partial(jax.jit, static_argnums=1)
+def _prepared(args: Any, batch: int | None) -> Any:
+    """Arguments with one batch axis, filled up to a batch by copies of the last instance."""
+    flat = _flat(args)
+    if batch is None:
+        return flat
+    return jax.tree.map(lambda a: jnp.pad(a, ((0, batch - a.shape[0]), (0, 0)), mode="edge"), flat)
 
 
 def _cut(tree: Any, leading: tuple[int, ...]) -> Any:

@@ -8,7 +8,7 @@ DLPack, without a copy as long as the device is the same; torch is never importe
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from typing import Any
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpmpc._checks import ArrayLike, check_array
+from warpmpc._checks import ArrayLike, check_array, check_values
 from warpmpc._errors import ProblemError
 from warpmpc.problem.mpc_problem import MPCProblem
 from warpmpc.symbolic.pattern import IntArray
@@ -92,7 +92,8 @@ class ParameterPacker:
             for group in problem.groups
         ]
         self._splits: dict[bytes, ParameterSplit] = {}
-        self._split = cache(self._found_split)
+        self._split, self._rows = cache(self._found_split), cache(self._found_rows)
+        self._n_x0 = problem.n_x0
         # One program instead of many small ones: the first call would compile each of them.
         self._assembled = jax.jit(self._assemble, static_argnames=("names", "leading", "split"))
 
@@ -114,7 +115,7 @@ class ParameterPacker:
         else:
             named = {} if params is None else {_ALL: params}
         head = self._x0(x0)
-        rows = self._rows(named)
+        rows = self._rows(tuple(named))
         values = {name: self._value(name, named[name], rows[name]) for name in named}
         sizes = [(name or "params", values[name], rows[name].ndim) for name in named]
         leading = _common([("x0", head, 1), *sizes])
@@ -123,19 +124,19 @@ class ParameterPacker:
         listed = list(values.values())
         return self._assembled(head, listed, names=tuple(named), leading=leading, split=split)
 
-    def _x0(self, x0: ArrayLike | None) -> jax.Array:
+    def _x0(self, x0: ArrayLike | None) -> jax.Array | np.ndarray:
         if x0 is None:
-            if self._problem.n_x0:
+            if self._n_x0:
                 raise ProblemError(
                     'x0 is missing: pass the initial states, or params with the entry "x0".'
                 )
             return jnp.zeros(0, dtype=self._dtype)
-        return check_array(x0, "x0", self._problem.n_x0, self._dtype)
+        return check_values(x0, "x0", self._n_x0, self._dtype)
 
-    def _rows(self, names: Iterable[str]) -> dict[str, IntArray]:
+    def _found_rows(self, names: tuple[str, ...]) -> dict[str, IntArray]:
         """Entries of the given parameters; every parameter must be given or have a default."""
-        problem, names = self._problem, list(names)
-        if names == [_ALL]:
+        problem = self._problem
+        if names == (_ALL,):
             return {_ALL: np.arange(problem.n_x0, problem.n_params)}
         unknown = sorted(set(names) - set(problem.param_names))
         if unknown:
@@ -168,7 +169,7 @@ class ParameterPacker:
 
     def _assemble(
         self,
-        head: jax.Array,
+        head: jax.Array | np.ndarray,
         values: list[jax.Array],
         names: tuple[str, ...],
         leading: tuple[int, ...],
@@ -182,7 +183,7 @@ class ParameterPacker:
         return Parameters(own, common, split)
 
     def _filled(
-        self, entries: IntArray, given: list[tuple[IntArray, jax.Array]], leading: tuple[int, ...]
+        self, entries: IntArray, given: list[tuple[IntArray, Any]], leading: tuple[int, ...]
     ) -> jax.Array:
         """Some entries of the vectors."""
         defaults = jnp.asarray(self._problem.defaults, dtype=self._dtype)
@@ -226,7 +227,7 @@ class ParameterPacker:
             )
 
 
-def _common(arrays: list[tuple[str, jax.Array, int]]) -> tuple[int, ...]:
+def _common(arrays: list[tuple[str, jax.Array | np.ndarray, int]]) -> tuple[int, ...]:
     """Leading axes of all arrays; none, or the same for all that have any.
 
     Args:

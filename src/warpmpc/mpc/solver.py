@@ -26,7 +26,8 @@ from warpmpc._checks import (
 )
 from warpmpc._errors import ProblemError, SettingsError
 from warpmpc.engines.runtime.batching import (
-    LANES,
+    HostWidths,
+    Widths,
     as_device,
     check_divisible,
     device_at,
@@ -140,6 +141,7 @@ class MPCSolver:
         if self.settings.method == "sqp":
             self._choice = IterationChoice(engine, *given, free=staged is None)
         self._onchip = self._choice.is_onchip
+        self.widths = self._tile_widths()
         self._iterations: dict[ParameterSplit, Any] = {}
         self._pack = ParameterPacker(self.problem, self.dtype)
         guess = Guess(self.problem, self.dtype)
@@ -285,7 +287,15 @@ class MPCSolver:
             self._read,
             self._part_size,
             self._values_in_parts,
-            1 if self._onchip else LANES,
+            self.widths,
+        )
+
+    def _tile_widths(self) -> Widths:
+        if self._onchip:
+            return Widths(has_tiles=False)
+        item = np.dtype(self.dtype).itemsize
+        return HostWidths(
+            item, lambda: self._choice.kind.values() if self._choice.takes_any_lanes else None
         )
 
     def _part_size(self, batch: int, values: int) -> int:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc.engines.runtime.batching import LANES, tile_count
+from warpmpc.engines.runtime.ffi import host
 from warpmpc.mpc.parameters import Parameters
 from warpmpc.mpc.sensitivity import Arrays, SolveSensitivity, StepSensitivity
 from warpmpc.mpc.sqp.general import Iterate, regrouped
@@ -92,7 +93,7 @@ class UnitChange:
     def _violation(self, end: Iterate, p: Parameters) -> jax.Array:
         """Largest violation of a row; NaN where the iteration has none."""
         programs, groups = self._programs.for_split(p.split), end.z.shape[0]
-        if end.z.shape[2] == LANES:
+        if end.z.shape[2] > 1 or (groups == 1 and host() is not None):
             worst = programs.evaluate(end.z, p).worst
         else:
             spare = tile_count(groups) * LANES - groups

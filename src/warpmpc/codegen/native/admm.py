@@ -84,7 +84,7 @@ HARD_ROWS = r"""
 # and b of the upper side.  b is infinite where a side is hard.  `nodes[i].is_row` of a soft row is
 # two more than its place among them.
 SOFT_ROWS = r"""
-#define H (R + (Offset)n * 32)
+#define H (R + (Offset)n * TILE)
 #define ROWS_H (R_in.shape[1] - n)
 #define SOFT(place, part) GET(H, (Offset)(place) * 4 + (part))
 #define SOFTEN(v, c, soft, row)                                               \

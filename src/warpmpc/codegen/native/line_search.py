@@ -199,17 +199,18 @@ REPORT = {
 REPORT_ROWS = tuple(REPORT)
 
 
-def report_source(stride: int = 1, *, converges: bool = False) -> str:
+def report_source(*, tiled: bool = False, converges: bool = False) -> str:
     """Statements that write all rows of a report.
 
     Args:
-        stride: Distance of neighbouring rows.
+        tiled: Whether the rows are those of a tile.
         converges: Whether the iteration runs until it converges; the gradient of the report is then
             the unit of the cost.
     """
     rows = REPORT | ({"gradient": "unit + known"} if converges else {})
     lines = ["const SCALAR known = usable ? (SCALAR)0 : (SCALAR)NAN;"]
-    lines += [f"report[{i * stride}] = {value};" for i, value in enumerate(rows.values())]
+    places = [f"TILE_{i}" if tiled and i else str(i) for i in range(len(rows))]
+    lines += [f"report[{i}] = {value};" for i, value in zip(places, rows.values(), strict=True)]
     return "\n        ".join(lines)
 
 

@@ -63,7 +63,7 @@ _TINY = {"float32": "1.17549435e-38f", "float64": "2.2250738585072014e-308"}
 _TYPES = r"""
 typedef long long Offset;
 #ifndef STRIDE
-#define STRIDE 32
+#define STRIDE TILE
 #endif
 #ifndef INDEX
 #define INDEX(row) (Offset)(row)

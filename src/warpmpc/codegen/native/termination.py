@@ -112,10 +112,10 @@ CHECK = (
         status[l] = verdict;
         iterations[l] = t + 1;
         report[l] = LANE(primal, l);
-        report[32 + l] = LANE(primal_scale, l);
-        report[64 + l] = LANE(dual, l);
-        report[96 + l] = LANE(dual_scale, l);
-        report[128 + l] = LANE(objective, l);
+        report[TILE + l] = LANE(primal_scale, l);
+        report[TILE_2 + l] = LANE(dual, l);
+        report[TILE_3 + l] = LANE(dual_scale, l);
+        report[TILE_4 + l] = LANE(objective, l);
     }
     MEET
     bool running = false;

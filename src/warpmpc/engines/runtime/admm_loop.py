@@ -28,7 +28,6 @@ from warpmpc.codegen.kernel_source import Argument, KernelSource, arguments
 from warpmpc.codegen.native.admm import FORMULAS, HARD_ROWS, SOFT_ROWS
 from warpmpc.codegen.native.preamble import EXTREMA, TYPES
 from warpmpc.codegen.native.termination import CHECK
-from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.runtime.ffi import run
 from warpmpc.symbolic.elimination import StoredElimination, product_terms
 
@@ -100,9 +99,9 @@ class LoopState:
             status: Status, ``[tiles, 1, 32]``; what is not MAX_ITER is left alone.
             check_every: As in `LoopLimits`; without certificates nothing is compared.
         """
-        tiles, n, _ = X.shape
+        tiles, n, lanes = X.shape
         rows = 2 * n if check_every > 0 else 1
-        report, reference = (jnp.zeros((tiles, k, LANES), dtype=X.dtype) for k in (5, rows))
+        report, reference = (jnp.zeros((tiles, k, lanes), dtype=X.dtype) for k in (5, rows))
         return cls(X, status, jnp.zeros_like(status), report, reference)
 
 
@@ -163,7 +162,6 @@ def launch_loop(
         threads: Number of threads.
         block: Threads per block on CUDA.
     """
-    tiles, n, _ = state.X.shape
     numbers = (limits.check_every, limits.span, limits.max_iter, int(data.scaled))
     changed = (state.X, state.status, state.iterations, state.report, state.reference)
     found = run(
@@ -173,7 +171,7 @@ def launch_loop(
             **{a.name: number for a, number in zip(LOOP_LIMITS, numbers, strict=True)},
             **{a.name: array for a, array in zip(LOOP_OUTPUTS[:-1], changed, strict=True)},
         },
-        {"W_out": (tiles, n, LANES)},
+        {"W_out": state.X.shape},
         threads=threads,
         block=block,
     )
@@ -217,8 +215,8 @@ const Offset nothing = 0;
 #define ONCE 1
 #define AHEAD(name, row, rows)
 #endif
-#define BASE(array) ((array).data + tile * (array).shape[1] * 32 + lane)
-#define AT_STAGE(name, row) auto* name##k = name + (Offset)(row) * 32 + nothing;
+#define BASE(array) ((array).data + tile * (array).shape[1] * TILE + lane)
+#define AT_STAGE(name, row) auto* name##k = name + (Offset)(row) * TILE + nothing;
 #define ABS(a) MAX(a, -(a))
 #if SIDES == 2 && defined(__CUDA_ARCH__)
 const int side = (int)(thread >> 5) & 1;
@@ -260,7 +258,7 @@ bool done = false;
 #else
 decltype(Pack() < Pack()) done;
 #define PUT(base, row, value) AT(base, row) = done ? AT(base, row) : (Pack)(value)
-#define MARK_DONE for (int l = 0; l < 32; ++l) done[l] = status[l] == 1 ? 0 : -1;
+#define MARK_DONE for (int l = 0; l < TILE; ++l) done[l] = status[l] == 1 ? 0 : -1;
 #define ANYONE(flag) (flag)
 #endif
 #define ROWS_L n_L
@@ -300,7 +298,7 @@ auto run = [&](const SCALAR* __restrict__ L, const SCALAR* __restrict__ D,
                SCALAR* __restrict__ X, SCALAR* __restrict__ W,
                SCALAR* __restrict__ V) ALWAYS_INLINE {
 bool first = begin == 0;
-SCALAR* __restrict__ C = certify ? V + (Offset)n * 32 : nullptr;
+SCALAR* __restrict__ C = certify ? V + (Offset)n * TILE : nullptr;
 for (int i = MY_FIRST_NODE; i < MY_LAST_NODE; ++i)
     if (nodes[i].is_row) {
         const Pack v = AT(X, i);
@@ -324,7 +322,7 @@ for (int t = begin; t < end; ++t) {
 }
 };
 const SCALAR* factor = BASE(factor_in);
-run(factor, factor + (Offset)n_L * 32, BASE(K_in), BASE(Q_in), BASE(U_in), BASE(R_in),
+run(factor, factor + (Offset)n_L * TILE, BASE(K_in), BASE(Q_in), BASE(U_in), BASE(R_in),
     BASE(S_in), scaled ? BASE(size_in) : nullptr, BASE(X_io), BASE(W_out),
     certify ? BASE(V_io) : nullptr);
 """
@@ -336,7 +334,7 @@ ON_DEVICE = "\n#if defined(__CUDA_ARCH__)\n{}\n#else\n{}\n#endif\n"
 def kernel_source(per_tile: str, body: str, dtype: str, **more: str | int) -> str:
     """A body after the preamble; `THREADS` threads work on a tile."""
     # A pack is a tile on the CPU.  Places of rows are small numbers, which cost fewer registers.
-    defines = {"WIDTH": 32, "INDEX(row)": "(row)", "PER_TILE": per_tile, "SIDES": 1}
+    defines = {"WIDTH": "TILE", "INDEX(row)": "(row)", "PER_TILE": per_tile, "SIDES": 1}
     defines |= {"THREADS": "(32 * SIDES)"} | more
     head = "".join(f"#define {name} {value}\n" for name, value in defines.items())
     return head + TYPES[dtype] + EXTREMA + _THREADS + FORMULAS + body

@@ -2,7 +2,10 @@
 
 Arrays are batch-first outside and in tiles inside.  A tiled array has shape ``[tiles, rows, 32]``;
 problem b is lane ``b % 32`` of tile ``b // 32``.  For one row the problems of a warp are one
-128-byte line, and all that a warp reads is contiguous.
+128-byte line, and all that a warp reads is contiguous.  On the CPU tiles may have fewer lanes: a
+thread works on a tile, so that lanes without an instance are work for nothing, a few wide tiles
+leave cores without work, and data of a wide tile may not fit into the cache of a core.  On the
+other hand tiles with few lanes do not fill vector registers.
 
 A batch that is too large is worked on in parts, one after the other, so that the temporaries of
 only one part exist at a time.  On the CPU a part is what all threads hold in their caches together:
@@ -21,7 +24,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any
 
 import jax
@@ -33,10 +36,15 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from warpmpc._errors import ProblemError, SettingsError
+from warpmpc.codegen.kernel_source import LANES
 from warpmpc.engines.runtime.ffi import core_cache, host, usable_cores
 from warpmpc.engines.runtime.loading import keep_program
 
-LANES = 32
+WIDTHS = (1, 8, 16, LANES)
+_VECTOR = 64  # bytes that one instruction works on; narrower tiles take nearly as long
+_NARROW = WIDTHS[1:-1]  # between a single problem and a whole tile
+# Time of a tile over that of one with a full vector: without arithmetic, and per vector.
+_FIXED, _PER_VECTOR = 0.3, 0.7
 _LOG = logging.getLogger(__name__)
 # Share of the memory that is free beside results; the rest is for the caller's program.
 _SHARE = 0.75
@@ -51,25 +59,94 @@ def tile_count(batch: int) -> int:
     return -(-batch // LANES)
 
 
-def to_tiles(array: jax.Array) -> jax.Array:
-    """``[batch, rows]`` to ``[tiles, rows, 32]``; spare lanes repeat the last problem.
+def to_tiles(array: jax.Array, lanes: int = LANES) -> jax.Array:
+    """``[batch, rows]`` to ``[tiles, rows, lanes]``; spare lanes repeat the last problem.
 
     A copy of a real problem is harmless: it causes nothing that the problem itself does not cause.
     """
     batch, rows = array.shape
-    spare = tile_count(batch) * LANES - batch
+    spare = -batch % lanes
     padded = jnp.pad(array, ((0, spare), (0, 0)), mode="edge") if spare else array
-    return padded.reshape(tile_count(batch), LANES, rows).transpose(0, 2, 1)
+    return padded.reshape(-1, lanes, rows).transpose(0, 2, 1)
 
 
 def from_tiles(tiles: jax.Array, batch: int) -> jax.Array:
-    """``[tiles, rows, 32]`` back to ``[batch, rows]``; spare lanes are dropped."""
+    """``[tiles, rows, lanes]`` back to ``[batch, rows]``; spare lanes are dropped."""
     n_tiles, rows, lanes = tiles.shape
     return tiles.transpose(0, 2, 1).reshape(n_tiles * lanes, rows)[:batch]
 
 
+class Widths:
+    """Lanes by batch for functions of ``[groups, rows, lanes]``.
+
+    Attributes:
+        has_tiles: Whether there are tiles at all; otherwise groups have one instance.
+        fixed: Lanes whatever the batch, for measurements and tests; None: by batch.
+    """
+
+    def __init__(self, *, has_tiles: bool = True):
+        """Tiles of 32, or none."""
+        self.has_tiles = has_tiles
+        self.fixed: int | None = None
+
+    def lanes(self, batch: int) -> int:
+        """Lanes of the tiles of so many instances, which are worked on at once."""
+        del batch
+        return LANES if self.has_tiles else 1
+
+    def filled(self, batch: int) -> int:
+        """Instances of a compiled program that serves a batch: the rest are copies."""
+        return tile_count(batch) * LANES
+
+
+TILES = Widths()
+
+
+class HostWidths(Widths):
+    """Fewer lanes on the CPU where that is faster; on a GPU the same as `TILES`."""
+
+    def __init__(self, item: int, values: Callable[[], int | None]):
+        """Counts nothing yet.
+
+        Args:
+            item: Bytes of a value.
+            values: Number of values that an instance needs while it is solved; None: the kernels
+                know tiles of 32 only.
+        """
+        super().__init__()
+        self._item, self._count = item, values
+
+    @cached_property
+    def _values(self) -> int | None:
+        return None if host() is None else self._count()
+
+    def _most(self, values: int) -> int:
+        """The widest tile whose data fit into the cache of a core, or one full vector."""
+        fitting = [w for w in WIDTHS[1:] if w * values * self._item <= core_cache()]
+        return max([_VECTOR // self._item, *fitting])
+
+    def lanes(self, batch: int) -> int:
+        """The width that takes the least time; of equal ones the widest."""
+        if self._values is None or batch == 1 or self.fixed:
+            return LANES if self._values is None else self.fixed or 1
+        widths = [w for w in WIDTHS[1:] if w <= self._most(self._values)]
+        return min(reversed(widths), key=lambda width: self._time(width, batch))
+
+    def _time(self, width: int, batch: int) -> float:
+        """Time of a batch on all cores, in that of a tile with one full vector."""
+        rounds = -(-batch // (width * usable_cores()))
+        return rounds * (_FIXED + _PER_VECTOR * max(width * self._item / _VECTOR, 0.5))
+
+    def filled(self, batch: int) -> int:
+        """One, a narrow tile, or whole tiles of 32."""
+        small = [width for width in (1, *_NARROW) if width >= batch]
+        return small[0] if small and self._values is not None else super().filled(batch)
+
+
 def on_batches(
-    function: Callable[..., Any], lanes: int, part_size: Callable[[int], int]
+    function: Callable[..., Any],
+    lanes: int | Callable[[int], int],
+    part_size: Callable[[int], int],
 ) -> Callable[..., Any]:
     """A function of arrays in an engine's layout as one of batch-first arrays ``[batch, rows]``.
 
@@ -80,18 +157,21 @@ def on_batches(
 
     Args:
         function: Maps instances to instances, each independently of the others.
-        lanes: Instances per group of the engine's layout ``[groups, rows, lanes]``.
+        lanes: Instances per group of the engine's layout ``[groups, rows, lanes]``, or what decides
+            it by the number of instances that are worked on at once.
         part_size: How many instances of a batch of a given size are worked on at once.
     """
 
-    def into(array: jax.Array) -> jax.Array:
-        return array[..., None] if lanes == 1 else to_tiles(array)
-
     def together(shared: jax.Array | None, *args: Any) -> Any:
         batch = _batch_size(args)
+        width = lanes if isinstance(lanes, int) else lanes(batch)
+
+        def into(array: jax.Array) -> jax.Array:
+            return array[..., None] if width == 1 else to_tiles(array, width)
+
         common = {} if shared is None else {"shared": into(shared)}
         result = function(*jax.tree.map(into, args), **common)
-        return jax.tree.map(lambda a: from_tiles(a, batch) if lanes > 1 else a[..., 0], result)
+        return jax.tree.map(lambda a: from_tiles(a, batch) if width > 1 else a[..., 0], result)
 
     def in_parts(shared: jax.Array | None, *args: Any) -> Any:
         if host() is not None:

@@ -29,7 +29,7 @@ import warp as wp
 
 from warpmpc._errors import CodegenError, SettingsError
 from warpmpc.codegen.cache import load_module
-from warpmpc.codegen.kernel_source import KernelSource
+from warpmpc.codegen.kernel_source import LANES, KernelSource
 from warpmpc.codegen.native import dispatcher
 from warpmpc.codegen.native.dispatcher import EXPORTS, IMPORTS, NUMBER, OPERAND, RESULT
 from warpmpc.engines.runtime.loading import load_kernel, load_together
@@ -125,18 +125,21 @@ def run(
     return dict(zip([*changed, *written], found, strict=True))
 
 
-def load_all(kernels: Sequence[tuple[KernelSource, int]]) -> None:
+def load_all(kernels: Sequence[tuple[KernelSource, int]], lanes: int = LANES) -> None:
     """Builds or loads several kernels at the same time, each once.
 
     Args:
         kernels: Each with its threads per block, as in `launch`.
+        lanes: Lanes of their tiles.
     """
-    load_together(list(dict.fromkeys((form(source), block) for source, block in kernels)))
+    load_together(list(dict.fromkeys((form(source, lanes), block) for source, block in kernels)))
 
 
-def form(source: KernelSource) -> wp.Kernel:
+def form(source: KernelSource, lanes: int = LANES) -> wp.Kernel:
     """What of a declared kernel is compiled for the default device: the entry, on the CPU."""
-    return source.kernel() if host() is None else source.entry()
+    if host() is None:
+        return source.kernel()
+    return source.entry(lanes if source.any_lanes else LANES)
 
 
 @cache
@@ -212,14 +215,14 @@ class Host:
             self._targets.add(name)
         return name
 
-    def know(self, source: KernelSource) -> int:
+    def know(self, source: KernelSource, lanes: int = LANES) -> int:
         """Compiles or loads the entry of a kernel; returns the number it is called by."""
-        kernel = source.entry()
+        kernel, content = source.entry(lanes), source.entry_key(lanes)
         load_kernel(kernel, 1)
         (address,) = _written(kernel, 1)
-        key = int(source.entry_key[:15], 16) + 1
+        key = int(content[:15], 16) + 1
         self._put(key, address)
-        self._kernels[source.entry_key] = kernel
+        self._kernels[content] = kernel
         return key
 
     def launch(
@@ -234,7 +237,8 @@ class Host:
         operands, declared = list(arrays), [*source.inputs, *source.outputs]
         changed = [a.name for a in source.outputs if a.name in given]
         results = [*changed, *outputs]
-        plan = [self.know(source), threads, source.merged_threads, len(declared)]
+        lanes = source.lanes_of(next(iter(arrays.values())).shape)
+        plan = [self.know(source, lanes), threads, source.merged_threads, len(declared)]
         for name in (a.name for a in declared):
             if name in results:
                 plan += [RESULT, results.index(name)]
@@ -269,7 +273,8 @@ class Host:
             for value in given
         ]
         pointers = (ctypes.c_void_p * len(kept))(*map(ctypes.addressof, kept))
-        self._launch(self.know(source), pointers, threads, source.merged_threads)
+        lanes = source.lanes_of(next(a.shape for a in given if not isinstance(a, int)))
+        self._launch(self.know(source, lanes), pointers, threads, source.merged_threads)
 
 
 class _Array(ctypes.Structure):

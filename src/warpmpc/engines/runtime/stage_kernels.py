@@ -30,8 +30,8 @@ from warpmpc.codegen.stage_functions import (
     shared_cases,
     stage_source,
 )
-from warpmpc.engines.runtime.batching import LANES
-from warpmpc.engines.runtime.ffi import load_all, run
+from warpmpc.engines.runtime.batching import LANES, WIDTHS
+from warpmpc.engines.runtime.ffi import host, load_all, run
 
 __all__ = ["StageCase", "StageKernels"]
 
@@ -118,7 +118,7 @@ class StageKernels:
         load_all(self.to_load())
 
     def __call__(self, *tiles: jax.Array) -> tuple[jax.Array, ...]:
-        """Outputs ``[T, rows_j, 32]`` of inputs ``[t_i, rows_i, 32]``, with T the largest t_i.
+        """Outputs ``[T, rows_j, lanes]`` of inputs ``[t_i, rows_i, lanes]``; T is the largest t_i.
 
         Input i of tile t is read from tile ``t % t_i``.
         """
@@ -126,12 +126,14 @@ class StageKernels:
             raise CodegenError(
                 f"{self.name} takes {len(self._inputs)} arrays {self._inputs}, got {len(tiles)}."
             )
+        width = tiles[0].shape[-1]
+        lanes = width if width in WIDTHS and host() is not None else LANES
         for name, tile, n_rows in zip(self._inputs, tiles, self._rows_read, strict=True):
-            fits = tile.ndim == 3 and tile.shape[1] >= n_rows and tile.shape[2] == LANES
+            fits = tile.ndim == 3 and tile.shape[1] >= n_rows and tile.shape[2] == lanes
             if not fits or tile.dtype != self.dtype:
                 raise CodegenError(
                     f"{self.name}: {name} is {tile.dtype}{list(tile.shape)}; expected "
-                    f"{self.dtype}[tiles, at least {n_rows} rows, {LANES}]."
+                    f"{self.dtype}[tiles, at least {n_rows} rows, {lanes}]."
                 )
         n_tiles = max(tile.shape[0] for tile in tiles)
         n_items = max(plan.n_items for plan in self.plans)
@@ -141,7 +143,7 @@ class StageKernels:
                 "split the batch."
             )
         given = {f"{name}_in": tile for name, tile in zip(self._inputs, tiles, strict=True)}
-        shapes = {f"{name}_out": (n_tiles, rows, LANES) for name, rows in self._outputs.items()}
+        shapes = {f"{name}_out": (n_tiles, rows, lanes) for name, rows in self._outputs.items()}
         changed: dict[str, jax.Array] = {}
         for part in self._parts:
             n_items = part.plan.n_items

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpmpc._errors import PatternError, SettingsError
-from warpmpc.codegen.kernel_source import KernelSource
+from warpmpc.codegen.kernel_source import KernelSource, for_lanes
 from warpmpc.engines.ldl.launch import MAX_REGISTERS, REGISTER_FILE
 from warpmpc.engines.runtime.admm_loop import (
     LoopData,
@@ -162,7 +162,8 @@ class StagedKernels:
         """Everything that determines the kernels: equal source, equal kernels."""
         soft = self.soft_nodes.size > 0
         loop = staged_admm_source(self._iteration_source, self.dtype, self._layout, soft=soft)
-        return staged_factor_source(self._factor_source, self.dtype, self._layout) + loop
+        factor = staged_factor_source(self._factor_source, self.dtype, self._layout)
+        return for_lanes(factor + loop)
 
     def shaped(self, overrides: Mapping[str, int]) -> StagedKernels:
         """The same kernels in another shape."""
@@ -184,7 +185,7 @@ class StagedKernels:
         """Factors of all tiles: L, then inverse pivots."""
         everything = jnp.ones(K.shape[0], dtype=jnp.int32)
         rows = self.program.n_L + self.program.n_nodes
-        outputs = {"factor_io": (K.shape[0], rows, LANES)}
+        outputs = {"factor_io": (K.shape[0], rows, K.shape[2])}
         return self._factor({"K_in": K, "todo_in": everything}, outputs)
 
     def refactor(self, factor: jax.Array, K: jax.Array, todo: jax.Array) -> jax.Array:

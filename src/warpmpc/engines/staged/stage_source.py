@@ -428,7 +428,7 @@ auto eliminate = [&](const SCALAR* __restrict__ K, SCALAR* __restrict__ L,
     GENERATED
 };
 SCALAR* factor = BASE(factor_io);
-eliminate(BASE(K_in), factor, factor + (Offset)n_L * 32);
+eliminate(BASE(K_in), factor, factor + (Offset)n_L * TILE);
 """
 )
 
@@ -479,6 +479,7 @@ def staged_factor_kernel(
         outputs=[Argument("factor_io")],
         head="",
         merged=32,
+        any_lanes=True,
         body=staged_factor_source(generated, dtype, layout),
         registers=registers,
     )
@@ -505,6 +506,7 @@ def staged_admm_kernel(
         outputs=LOOP_OUTPUTS,
         head="",
         merged=32,
+        any_lanes=True,
         body=staged_admm_source(generated, dtype, layout, soft=soft),
         registers=registers,
     )

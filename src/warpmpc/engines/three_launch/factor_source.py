@@ -41,7 +41,7 @@ BEGIN_TILE
 const SCALAR* __restrict__ X_old = BASE(X_in);
 const SCALAR* __restrict__ S_old = BASE(S_in);
 SCALAR* __restrict__ L = BASE(factor_out);
-SCALAR* __restrict__ D = L + (Offset)n_L * 32;
+SCALAR* __restrict__ D = L + (Offset)n_L * TILE;
 SCALAR* __restrict__ K = BASE(K_out);
 SCALAR* __restrict__ Q = BASE(Q_out);
 SCALAR* __restrict__ U = BASE(U_out);
@@ -122,7 +122,9 @@ def _factor_stage(
     head = []
     for array, which in (("D", _OF_NODES), ("L", _OF_L), ("K", _OF_K)):
         if which in first:  # a stage may have nothing below its diagonal
-            head.append(f"SCALAR* __restrict__ {array}k = {array} + (Offset)r{first[which]} * 32;")
+            head.append(
+                f"SCALAR* __restrict__ {array}k = {array} + (Offset)r{first[which]} * TILE;"
+            )
     at, nodes = f"r{first[_OF_NODES]}", range(template.n_nodes)
     # All loads precede the first store, so that they are in flight together.
     head += [f"const Pack old{i} = GET(X_old, {at} + {i});" for i in nodes]

@@ -138,6 +138,7 @@ class ThreeLaunchKernels:
                 stores_K=self._stores_K,
             ),
             parts=1,
+            any_lanes=True,
             registers=_FACTOR_REGISTERS[self._dtype],
             plans=[self._plans["factor"]],
         )
@@ -167,6 +168,7 @@ class ThreeLaunchKernels:
                 self._dtype,
             ),
             parts=self.parts,
+            any_lanes=True,
             registers=min(_SEARCH_REGISTERS[self._dtype], REGISTER_FILE // (self.parts * LANES)),
             plans=[self._plans["evaluate"], self._plans["report"]],
         )
@@ -187,7 +189,7 @@ class ThreeLaunchKernels:
             numbers: sigma, 1/rho of inequalities, equalities and free rows, the distance below
                 which bounds are equal, and the size from which they are absent.
         """
-        program, tiles = self._stages.elimination, point[0].shape[0]
+        program, (tiles, _, lanes) = self._stages.elimination, point[0].shape
         n, n_L = program.n_nodes, program.n_L
         rows = {"factor_out": n_L + n, "K_out": program.K_order.size if self._stores_K else 1}
         rows |= dict.fromkeys(("Q_out", "U_out", "R_out", "X_out"), n)
@@ -203,7 +205,7 @@ class ThreeLaunchKernels:
                 sum(run.count for run in program.chains[0]),
                 n_L,
             ],
-            {**{name: (tiles, r, LANES) for name, r in rows.items()}, "status_out": active.shape},
+            {**{name: (tiles, r, lanes) for name, r in rows.items()}, "status_out": active.shape},
             threads=-(-tiles * LANES // _FACTOR_BLOCK) * _FACTOR_BLOCK,
             block=_FACTOR_BLOCK,
         )
@@ -223,7 +225,7 @@ class ThreeLaunchKernels:
         Returns:
             The new z, the state (X with x and y, S with s), and the report: `REPORT_ROWS`.
         """
-        tiles, n_z, n = point[0].shape[0], point[0].shape[1], X.shape[1]
+        (tiles, n_z, lanes), n = point[0].shape, X.shape[1]
         rows = {"z_out": n_z, "X_out": n, "S_out": n, "report_out": len(REPORT_ROWS)}
         block = self.parts * LANES
         tables = (self._tables["evaluate"], self._tables["report"], self._nodes)
@@ -236,7 +238,7 @@ class ThreeLaunchKernels:
                 self._plans["evaluate"].n_items,
                 self._plans["report"].n_items,
             ],
-            {name: (tiles, count, LANES) for name, count in rows.items()},
+            {name: (tiles, count, lanes) for name, count in rows.items()},
             threads=tiles * block,
             block=block,
         )

@@ -202,5 +202,5 @@ def search_body(
         inputs=pointers(names),
         evaluate=switch("points_in.data[2 * item]", points),
         report=switch("reports_in.data[2 * item]", reports),
-        report_rows=report_source(stride=32),
+        report_rows=report_source(tiled=True),
     )

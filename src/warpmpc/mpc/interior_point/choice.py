@@ -26,10 +26,12 @@ class InteriorPointChoice:
     Attributes:
         is_onchip: Whether a solve is one launch.
         is_three_launch: Whether an iteration is three launches.
+        takes_any_lanes: Whether tiles may have other than 32 lanes.
     """
 
     is_onchip = False
     is_three_launch = False
+    takes_any_lanes = False
 
     def __init__(
         self, engine: str, programs: StageEvaluator, settings: SQPSettings, given: tuple[str, ...]

@@ -21,6 +21,7 @@ from warpmpc.mpc.line_search import without_native_rule
 from warpmpc.mpc.settings import SQPSettings
 from warpmpc.mpc.sqp.general import SQPIteration
 from warpmpc.mpc.stage_evaluation import StageEvaluator
+from warpmpc.qp.loops.kernels import KernelLoop
 from warpmpc.qp.qp_solver import QPSolver
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ class IterationChoice:
         wishes = (
             (engine != "auto", f'the engine is "{engine}"'),
             (not free, "`staged` is for kernels of another engine"),
-            (not has_gpu(), "there is no GPU"),
+            (not has_gpu(), "on a CPU its 32 lanes would run one after the other"),
         )
         return _first(wishes) or onchip.obstacle() or onchip.drawback()
 
@@ -262,6 +263,15 @@ class IterationChoice:
         if self._settings.fused is False and isinstance(candidate, ThreeLaunchCandidate):
             return "fused is False"
         return candidate.obstacle()
+
+    @property
+    def takes_any_lanes(self) -> bool:
+        """Whether all kernels can work on tiles with fewer than 32 lanes."""
+        qp = self._candidates["general"].qp
+        if self.is_onchip or qp.loop.lanes == 1:
+            return not self.is_onchip
+        known = isinstance(qp.loop, KernelLoop) and qp.loop.takes_any_lanes
+        return known and not qp.settings.polish
 
     @property
     def is_three_launch(self) -> bool:

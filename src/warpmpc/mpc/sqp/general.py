@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from warpmpc.codegen.native.line_search import REPORT_ROWS
-from warpmpc.engines.runtime.batching import LANES
 from warpmpc.engines.runtime.ffi import load_all
 from warpmpc.mpc.line_search import Trial, choose, theta
 from warpmpc.mpc.parameters import Parameters
@@ -233,7 +232,7 @@ class SQPIteration:
             always: Whether instances move that are converged already; with a fixed number of
                 iterations they do.
         """
-        self._load(now.z.shape[0])
+        self._load(now.z.shape[0], now.z.shape[2])
         always = always or not self.settings.converges
         active = now.status == MPCStatus.MAX_ITER
         if always:
@@ -290,11 +289,11 @@ class SQPIteration:
         )
         return jax.tree.map(lambda new, old: jnp.where(active, new, old), after, now)
 
-    def _load(self, tiles: int) -> None:
+    def _load(self, tiles: int, lanes: int) -> None:
         """Compiles all kernels of an iteration at the same time, the shortest first."""
         loop = self.qp.loop
         of_loop = loop.to_load(tiles) if isinstance(loop, KernelLoop) else []
-        load_all([*of_loop, *self.programs.to_load()])
+        load_all([*of_loop, *self.programs.to_load()], lanes)
 
     def phase_cycles(self, p: Parameters, start: MPCWarmStart) -> dict[str, float] | None:
         """Mean cycles of the phases inside one launch; None where a solve is several launches.
@@ -313,10 +312,11 @@ class SQPIteration:
         if self.settings.restarts_qp:
             state = QPState(jnp.zeros_like(state.d), jnp.zeros_like(state.s), state.y)
         posed = self._subproblem.posed(data, state, unit)
-        lanes, begin = self.qp.lanes, posed.start
+        ours, begin = state.d.shape[2], posed.start
+        lanes = 1 if self.qp.lanes == 1 else ours
         given = (posed.data, (begin.d, begin.s, begin.y), active)
         x, y, _, (s, *rest) = self.qp.iterate(*jax.tree.map(lambda a: regrouped(a, lanes), given))
-        x, s, y, status, iterations, primal, dual = (regrouped(a, LANES) for a in (x, s, y, *rest))
+        x, s, y, status, iterations, primal, dual = (regrouped(a, ours) for a in (x, s, y, *rest))
         broken = ~is_data_finite(data)
         dual = dual * posed.unit
         return Direction(posed.solution(x, s, y), status, iterations, primal, dual, broken)
@@ -328,7 +328,9 @@ class SQPIteration:
         steps = jnp.asarray([0.0, *self.settings.line_search.ladder], dtype=z.dtype)
         points = z[None] + steps[:, None, None, None] * state.d[None]
         flat = self.programs.evaluate(points.reshape(-1, *z.shape[1:]), p)
-        everywhere = jax.tree.map(lambda a: a.reshape(steps.size, *z.shape[:1], 1, LANES), flat)
+        everywhere = jax.tree.map(
+            lambda a: a.reshape(steps.size, *z.shape[:1], 1, z.shape[2]), flat
+        )
         here = jax.tree.map(lambda a: a[:1], everywhere)
         there = jax.tree.map(lambda a: a[1:], everywhere)
         slope = total(data.q * state.d) + self._penalty_change(data, state)
@@ -418,12 +420,12 @@ def _penalty(
 
 
 def regrouped(array: Any, lanes: int) -> Any:
-    """``[groups, rows, lanes]`` with other lanes; 32 or 1."""
+    """``[groups, rows, lanes]`` with other lanes, from 1 or to 1."""
     if array.shape[2] == lanes:
         return array
     if lanes == 1:
         return array.transpose(0, 2, 1).reshape(-1, array.shape[1], 1)
-    return array.reshape(-1, LANES, array.shape[1]).transpose(0, 2, 1)
+    return array.reshape(-1, lanes, array.shape[1]).transpose(0, 2, 1)
 
 
 class Reports:

@@ -72,15 +72,17 @@ class ThreeLaunchIteration(SQPIteration):
 
     def run(self, begin: Iterate, p: Parameters) -> tuple[Iterate, History | None]:
         """All iterations."""
-        end, history = self._at(begin.z.shape[0]).run(begin, p, self.settings.max_iter)
+        end, history = self._at(begin.z.shape[0], begin.z.shape[2]).run(
+            begin, p, self.settings.max_iter
+        )
         return final(end), history
 
     def step(self, now: Iterate, p: Parameters, *, always: bool = False) -> Iterate:
         """One iteration; with a fixed number of them all instances move."""
         del always
-        return self._at(now.z.shape[0]).run(now, p, 1)[0]
+        return self._at(now.z.shape[0], now.z.shape[2]).run(now, p, 1)[0]
 
-    def _at(self, tiles: int) -> ThreeLaunches:
+    def _at(self, tiles: int, lanes: int = LANES) -> ThreeLaunches:
         """The launches for a number of tiles; they depend on the order of the elimination."""
         loop = self.qp.loop
         kernels = loop.staged_at(tiles) if isinstance(loop, KernelLoop) else None
@@ -89,7 +91,7 @@ class ThreeLaunchIteration(SQPIteration):
         if key not in self._launches:
             given = (self.programs, self.qp, self.settings, kernels.program)
             self._launches[key] = ThreeLaunches(*given)
-        return self._launches[key].around(kernels.with_kinds(self._kinds), tiles)
+        return self._launches[key].around(kernels.with_kinds(self._kinds), tiles, lanes)
 
 
 class ThreeLaunches:
@@ -124,9 +126,9 @@ class ThreeLaunches:
         self._numbers = _numbers(qp, programs.dtype)
         self._reports = Reports(settings, programs.dtype)
 
-    def around(self, kernels: StagedKernels, tiles: int) -> ThreeLaunches:
+    def around(self, kernels: StagedKernels, tiles: int, lanes: int) -> ThreeLaunches:
         """The launches around an ADMM loop of this elimination, compiled for a number of tiles."""
-        load_all([*kernels.to_load(tiles), *self._kernels.to_load()])
+        load_all([*kernels.to_load(tiles), *self._kernels.to_load()], lanes)
         other = copy(self)
         other._admm = kernels
         return other
@@ -191,7 +193,7 @@ class ThreeLaunches:
         return _Carry(
             z=begin.z,
             state=(self._order.join(d, y), self._order.join(jnp.zeros_like(d), s)),
-            report=jnp.zeros((scalar[0], len(REPORT_ROWS), LANES), dtype=begin.z.dtype),
+            report=jnp.zeros((scalar[0], len(REPORT_ROWS), scalar[2]), dtype=begin.z.dtype),
             status=jnp.full(scalar, Status.MAX_ITER, dtype=jnp.int32),
             qp_iterations=jnp.zeros(scalar, dtype=jnp.int32),
         )
@@ -206,7 +208,7 @@ class ThreeLaunches:
             S = jnp.zeros_like(S)
         point = self.programs.point_arrays(now.z, p, now.state[0])
         found = self._kernels.factor(point, (X, S), active.astype(jnp.int32), self._numbers)
-        nothing = jnp.zeros((X.shape[0], 1, LANES), dtype=X.dtype)
+        nothing = jnp.zeros((X.shape[0], 1, X.shape[2]), dtype=X.dtype)
         data = LoopData(found.K, found.Q, found.U, S, nothing, nothing, scaled=False)
         state = LoopState.before(found.X, found.status, self._limits.check_every)
         end = self._admm.iterate(

@@ -83,6 +83,11 @@ class KernelLoop:
             self.values_per_instance += 2 * n
         self.values_per_instance += 4 * kernels.soft_nodes.size
 
+    @property
+    def takes_any_lanes(self) -> bool:
+        """Whether tiles may have fewer lanes than 32."""
+        return isinstance(self._kernels, StagedKernels)
+
     def run(self, problem: ScaledQP, start: tuple[jax.Array, ...], status: jax.Array) -> LoopEnd:
         """The whole loop; instances whose status is not MAX_ITER keep their state."""
         run = _Run(self._structure, self.kernels_at(status.shape[0]), problem)
@@ -192,7 +197,7 @@ class _Run:
         """The data of the loop in the order of the elimination."""
         problem, nodes = self._problem, self._order
         scaled, scaling, identical = problem.scaled, problem.scaling, problem.identical
-        zero = jnp.zeros((s.shape[0], 1, LANES), dtype=scaled.q.dtype)
+        zero = jnp.zeros((s.shape[0], 1, s.shape[2]), dtype=scaled.q.dtype)
         nothing = jnp.zeros_like(scaled.q)
         # A nominal scaling is one for all.
         sizes = (scaling.x + nothing, scaling.con / scaling.cost + jnp.zeros_like(s))
@@ -225,7 +230,7 @@ class _Run:
         sides = (proximal.lower, proximal.upper)
         parts = [part for side in sides for part in (side.quadratic, side.linear)]
         parts = [part[:, self._soft_rows] for part in parts]
-        return jnp.stack(parts, axis=2).reshape(rho.shape[0], 4 * self._soft_rows.size, LANES)
+        return jnp.stack(parts, axis=2).reshape(rho.shape[0], -1, rho.shape[2])
 
     def _adapt(self, data: LoopData, carry: _Carry) -> _Carry:
         """New rho where it pays; only tiles with such an instance are factorised again."""
@@ -248,7 +253,7 @@ class _Run:
     def _bends_down(self, factor: jax.Array, K: jax.Array, rho: jax.Array) -> jax.Array:
         """Which instances are seen not to be convex: none with a fixed number of iterations."""
         if not self._settings.check_every:
-            return jnp.zeros((K.shape[0], 1, LANES), dtype=bool)
+            return jnp.zeros((K.shape[0], 1, K.shape[2]), dtype=bool)
         inertia = Inertia(self._elimination.elimination, self._structure.n_vars)
         diagonals = self._elimination.diagonals
         found = inertia.is_wrong(factor, K[:, diagonals])
