@@ -321,12 +321,19 @@ def _add_cpu(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine", metavar="NAME", default="auto", help="engine of the solvers (default auto)"
     )
+    parser.add_argument(
+        "--engines", metavar="NAME,...", default="", help="further engines, in one thread"
+    )
+    parser.add_argument(
+        "--lanes", action="store_true", help="also every number of lanes of a tile, in one thread"
+    )
 
 
 def _cpu_settings(args: argparse.Namespace) -> Sweep:
     from warpmpc_bench.cpu.bench import CPUSettings
 
-    return CPUSettings(**_shared_settings(args, args.systems), engine=args.engine)
+    about = {"engine": args.engine, "engines": _names(args.engines), "lanes": args.lanes}
+    return CPUSettings(**_shared_settings(args, args.systems), **about)
 
 
 LAYERS: dict[str, Benchmark] = {

@@ -11,21 +11,42 @@ from warpmpc import MPCSolver, SettingsError, cpu_threads, systems
 from warpmpc.qp.types import ADMMSettings
 from warpmpc_bench.common.record import read_rows
 from warpmpc_bench.cpu import bench, report
-from warpmpc_bench.cpu.baselines import SequentialOSQP
+from warpmpc_bench.cpu.baselines import (
+    BASELINES,
+    ConvergedByCasADi,
+    ParallelOSQP,
+    SequentialOSQP,
+)
 from warpmpc_bench.cpu.plot import plot_file
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="for the CPU")
 
 
 def test_a_row_says_what_was_compared(tmp_path):
-    settings = bench.CPUSettings(batches=(2,), variants=("pendulum",), repeats=2)
+    settings = bench.CPUSettings(
+        batches=(2,),
+        variants=("pendulum",),
+        repeats=2,
+        baselines=("osqp", "hpipm"),
+        lanes=True,
+        engines=("boat",),
+    )
     threads = cpu_threads()
     (row,) = bench.run(settings)
     assert cpu_threads() == threads
     assert row["correct"]
+    widths = {f"lanes_{lanes}" for lanes in (1, 8, 16, 32)}
+    alike = row["accuracy"].pop("largest_difference")
     assert row["accuracy"] == {"same_bits": True, "finite": True}
+    assert alike.keys() == widths
+    assert max(alike.values()) < 1e-3
     assert row["settings"]["threads"] == threads
-    assert set(row["per_s"]) == {"one", "all", "osqp"}
+    assert row["settings"]["lanes"] == 8
+    assert set(row["per_s"]) == {"one", "all", "osqp", *widths}
+    assert row["left_out"].keys() == {"boat", "hpipm"}
+    assert "can be installed" in row["left_out"]["hpipm"]
+    for share in ("share_of_cache_bandwidth", "share_of_peak"):
+        assert 0 < row["roofline"][share] < 1
     for name in ("all_over_one", "one_over_osqp", "all_over_osqp"):
         found = row["ratios"][name]
         assert 0 < found["low"] <= found["median"] <= found["high"]
@@ -60,6 +81,35 @@ def test_osqp_solves_the_same_qps():
     osqp.solve()
     ours = np.asarray(solver.solve(x0).warm_start.qp.d)
     np.testing.assert_allclose(ours, osqp.x, atol=1e-4 * np.abs(osqp.x).max())
+
+
+@pytest.mark.parametrize("plugin", ["ipopt", "fatrop"])
+def test_casadi_solves_the_same_problems(plugin):
+    if BASELINES[plugin].obstacle() is not None:
+        pytest.skip(f"CasADi has no {plugin}")
+    system = systems.make("pendulum", horizon=10)
+    solver = MPCSolver(system.problem, system.converged_settings, "float64")
+    x0 = system.sample(2, 0)
+    peer = ConvergedByCasADi(plugin, solver, x0)
+    peer.solve()
+    assert peer.solved == 2
+    np.testing.assert_allclose(peer.z, solver.solve(x0).z, atol=1e-2 * np.abs(peer.z).max())
+
+
+def test_soft_rows_are_refused():
+    system = systems.make("car")
+    with pytest.raises(SettingsError, match="fatrop is measured on problems without soft rows"):
+        ConvergedByCasADi("fatrop", MPCSolver(system.problem), system.sample(1, 0))
+
+
+@pytest.mark.slow
+def test_processes_solve_the_same_qps():
+    system = systems.make("pendulum", horizon=10)
+    solver = MPCSolver(system.problem, replace(system.settings, max_iter=1))
+    osqp = ParallelOSQP(solver, system.sample(3, 0), 2, qps=6)
+    assert osqp.batch == 12
+    assert osqp.solve() == 0
+    osqp.close()
 
 
 def test_it_needs_the_cpu(monkeypatch):

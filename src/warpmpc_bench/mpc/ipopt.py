@@ -39,7 +39,7 @@ class WholeProgram:
         """Joins the stages and differentiates."""
         self._problem = problem
         z, p = ca.SX.sym("z", problem.n_vars), ca.SX.sym("p", problem.n_params)
-        cost, rows, lower, upper, linear, quadratic = _joined(problem, z, p)
+        cost, rows, lower, upper, linear, quadratic = joined(problem, z, p)
         soft = problem_soft_rows(problem)
         below, above = ca.SX.sym("below", len(soft)), ca.SX.sym("above", len(soft))
         slacks = ca.vertcat(below, above)
@@ -89,7 +89,7 @@ def problem_soft_rows(problem: MPCProblem) -> np.ndarray:
     return np.concatenate(parts).astype(int)
 
 
-def _joined(problem: MPCProblem, z: ca.SX, p: ca.SX) -> list[Any]:
+def joined(problem: MPCProblem, z: ca.SX, p: ca.SX) -> list[Any]:
     """Cost, rows, bounds, and linear and quadratic penalties (lower sides first) of all stages."""
     functions = [stage_function(g.stage, problem.x0, problem.shared) for g in problem.groups]
     cuts = [problem.n_x0, problem.n_x0 + problem.n_shared]
