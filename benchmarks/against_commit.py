@@ -109,7 +109,9 @@ def measured(trees: list[Tree], system: str, batch: int, args: Any) -> dict[str,
 
 def main() -> None:
     """Measures and appends rows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description="Solves of this tree against those of another commit."
+    )
     parser.add_argument("other", type=Path, help="folder src of the other tree")
     parser.add_argument("--systems", default="quadrotor,cartpole,linear")
     parser.add_argument("--batch", default="1,64,1024")

@@ -7,6 +7,7 @@ rates, and shares of the bandwidth of the second level cache and of the peak of 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -79,7 +80,7 @@ def _fastest(source: KernelSource, array: np.ndarray, rounds: int, *, reads: int
     return min(times)
 
 
-def roofline(solver: MPCSolver, per_s: float, limits: dict[str, float]) -> Row | None:
+def roofline(solver: MPCSolver, per_s: float, limits: Mapping[str, float]) -> Row | None:
     """Counts and rates of one SQP iteration in one thread; None where no factor is streamed.
 
     Args:
