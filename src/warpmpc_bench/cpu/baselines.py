@@ -92,7 +92,8 @@ class SequentialOSQP:
         self._osqp.solve()
 
 
-_mine: dict[str, _OSQP] = {}  # of a process of `ParallelOSQP`
+# Each process of `ParallelOSQP` keeps its solver here.
+_mine: dict[str, _OSQP] = {}
 
 
 def _start(*given: Any) -> None:
