@@ -171,4 +171,4 @@ def test_only_the_cpu_has_them():
         assert "6755399441055744.0" not in PREAMBLE[dtype]
         text = across_lanes(PREAMBLE[dtype], dtype)
         assert "EACH(WHOLE, LIBM(sin), sin)" not in text
-        assert "EACH(PART, LIBM(sin), sin)" in text  # of CUDA
+        assert "EACH(PART, LIBM(sin), sin)" in text  # CUDA keeps it

@@ -19,7 +19,8 @@ from warpmpc.qp.loops.kernels import KernelLoop
 from warpmpc_bench.common.record import Row
 from warpmpc_bench.mpc.bytes import counted_bytes
 
-_NODE_OPERATIONS = 10  # of an ADMM iteration, beside the triangular solves
+# An ADMM iteration does so many for each node of K, beside the triangular solves.
+_NODE_OPERATIONS = 10
 _CHAINS = 12  # independent multiply-adds, more than one takes cycles
 _ROUNDS = 20_000
 
