@@ -110,7 +110,7 @@ def check_array(array: Any, name: str, size: int, dtype: str) -> jax.Array:
     return found if isinstance(found, jax.Array) else jnp.asarray(found)
 
 
-def check_values(array: Any, name: str, size: int, dtype: str) -> jax.Array | np.ndarray:
+def check_values(array: Any, name: str, size: int, dtype: str) -> Any:
     """An argument of a solver, in its dtype, wherever it lies; compiled programs take both kinds.
 
     Arrays of other real dtypes are cast, as JAX does it, unless a number would become infinite.
