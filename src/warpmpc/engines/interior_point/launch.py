@@ -107,12 +107,12 @@ class RowKernels:
     def _run(self, name: str, arrays: Arrays) -> dict[str, jax.Array]:
         reads, n_report = _READS[name]
         names = [*reads, *self._rows.side_arrays]
-        tiles = arrays["slacks"].shape[0]
+        tiles, _, lanes = arrays["slacks"].shape
         outputs = {f"{new}_out": arrays[like].shape for new, like in self._written(name).items()}
         return run(
             self.sources[name],
             {f"{each}_in": arrays[each] for each in names},
-            {**outputs, "report_out": (tiles, n_report, LANES)},
+            {**outputs, "report_out": (tiles, n_report, lanes)},
             threads=tiles * LANES,
             block=_BLOCK,
         )
@@ -135,4 +135,5 @@ class RowKernels:
             inputs=arguments("real", *(f"{each}_in" for each in names)),
             outputs=arguments("real", *(f"{new}_out" for new in self._written(name)), "report_out"),
             body=self._rows.body(name, names),
+            any_lanes=True,
         )

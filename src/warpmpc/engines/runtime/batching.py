@@ -76,6 +76,11 @@ def from_tiles(tiles: jax.Array, batch: int) -> jax.Array:
     return tiles.transpose(0, 2, 1).reshape(n_tiles * lanes, rows)[:batch]
 
 
+def vector_lanes(dtype: str) -> int:
+    """Lanes of the narrowest tile that fills a vector register of the CPU; 32 on a GPU."""
+    return LANES if host() is None else _VECTOR // np.dtype(dtype).itemsize
+
+
 class Widths:
     """Lanes by batch for functions of ``[groups, rows, lanes]``.
 

@@ -47,6 +47,7 @@ class NewtonKernels:
             outputs=[Argument("factor_io"), Argument("report_out")],
             body=self._source.factor_body(),
             registers=_REGISTERS,
+            any_lanes=True,
         )
 
     @cached_property
@@ -60,14 +61,15 @@ class NewtonKernels:
             outputs=[Argument("x_out")],
             body=self._source.solve_body(),
             registers=_REGISTERS,
+            any_lanes=True,
         )
 
     def factor(self, P: jax.Array, A: jax.Array, G: jax.Array, delta: jax.Array) -> Factor:
         """Factors of all tiles."""
-        tiles = P.shape[0]
+        tiles, _, lanes = P.shape
         rows = self._program.n_L + self._program.n_nodes
         everything = jnp.ones(tiles, dtype=jnp.int32)
-        outputs = {"factor_io": (tiles, rows, LANES), "report_out": (tiles, 1, LANES)}
+        outputs = {"factor_io": (tiles, rows, lanes), "report_out": (tiles, 1, lanes)}
         return self._factor(P, A, G, delta, {"todo_in": everything}, outputs)
 
     def refactor(

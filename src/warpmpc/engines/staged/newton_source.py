@@ -47,7 +47,7 @@ const SCALAR* __restrict__ A = BASE(A_in);
 const SCALAR* __restrict__ G = BASE(G_in);
 const Pack delta = GET(BASE(delta_in), 0);
 SCALAR* __restrict__ L = BASE(factor_io);
-SCALAR* __restrict__ D = L + (Offset){n_L} * 32;
+SCALAR* __restrict__ D = L + (Offset){n_L} * TILE;
 if (todo_in.data[tile]) {{
 {stages}
 }}
@@ -67,7 +67,7 @@ if (tile >= x_out.shape[0]) return;
 BEGIN_TILE
 const SCALAR* __restrict__ rhs = BASE(rhs_in);
 const SCALAR* __restrict__ L = BASE(factor_in);
-const SCALAR* __restrict__ D = L + (Offset){n_L} * 32;
+const SCALAR* __restrict__ D = L + (Offset){n_L} * TILE;
 SCALAR* __restrict__ x = BASE(x_out);
 {stages}
 END_TILE
@@ -138,8 +138,8 @@ class NewtonSource:
             source = self._value(run.template, kinds)
             lines = [
                 f"const int* __restrict__ from = values_in.data + {run.K} + k * {run.template.n_K};",
-                f"SCALAR* __restrict__ Lk = L + (Offset)({run.L} + k * {run.template.n_L}) * 32;",
-                f"SCALAR* __restrict__ Dk = D + (Offset){_node(run)} * 32;",
+                f"SCALAR* __restrict__ Lk = L + (Offset)({run.L} + k * {run.template.n_L}) * TILE;",
+                f"SCALAR* __restrict__ Dk = D + (Offset){_node(run)} * TILE;",
                 *eliminate_stage(run.template, program, source),
             ]
             stages += _looped(run, lines)
@@ -180,8 +180,8 @@ class NewtonSource:
     def _arrays(run: StageRun) -> list[str]:
         return [
             f"const int* __restrict__ node = nodes_in.data + {_node(run)};",
-            f"const SCALAR* __restrict__ Lk = L + (Offset)({run.L} + k * {run.template.n_L}) * 32;",
-            f"const SCALAR* __restrict__ Dk = D + (Offset){_node(run)} * 32;",
+            f"const SCALAR* __restrict__ Lk = L + (Offset)({run.L} + k * {run.template.n_L}) * TILE;",
+            f"const SCALAR* __restrict__ Dk = D + (Offset){_node(run)} * TILE;",
         ]
 
     def _forward(self, run: StageRun) -> list[str]:

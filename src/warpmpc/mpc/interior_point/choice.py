@@ -26,12 +26,10 @@ class InteriorPointChoice:
     Attributes:
         is_onchip: Whether a solve is one launch.
         is_three_launch: Whether an iteration is three launches.
-        takes_any_lanes: Whether tiles may have other than 32 lanes.
     """
 
     is_onchip = False
     is_three_launch = False
-    takes_any_lanes = False
 
     def __init__(
         self, engine: str, programs: StageEvaluator, settings: SQPSettings, given: tuple[str, ...]
@@ -68,6 +66,11 @@ class InteriorPointChoice:
     def engine(self) -> str:
         """Name of the linear solver."""
         return self._system.engine
+
+    @property
+    def takes_any_lanes(self) -> bool:
+        """Whether tiles may have other than 32 lanes."""
+        return self._system.solver.any_lanes
 
     @property
     def is_pooled(self) -> bool:

@@ -96,9 +96,15 @@ Values = tuple[jax.Array, jax.Array, jax.Array, jax.Array]  # P, A, G, delta
 
 
 class KKTSolver(Protocol):
-    """Factorises K and solves with it; factors are any pytree of tiles."""
+    """Factorises K and solves with it; factors are any pytree of tiles.
+
+    Attributes:
+        values_per_instance: Values in memory that an instance needs.
+        any_lanes: Whether tiles may have other than 32 lanes.
+    """
 
     values_per_instance: int
+    any_lanes: bool
 
     def factor(self, values: Values) -> Any:
         """Factors."""
@@ -119,6 +125,8 @@ class KKTSolver(Protocol):
 
 class StagedSolver:
     """LDL' stage by stage, in code that is generated for the stages."""
+
+    any_lanes = True
 
     def __init__(self, layout: KKTLayout, dtype: str):
         """Orders the stages.
@@ -164,6 +172,8 @@ def _changed_tiles(change: jax.Array) -> jax.Array:
 class SparseSolver:
     """LDL' with tables for any pattern."""
 
+    any_lanes = False
+
     def __init__(self, layout: KKTLayout, dtype: str):
         """Analyses K; variables without an entry in P are eliminated after a row that has them."""
         self._layout = layout
@@ -195,6 +205,8 @@ class SparseSolver:
 
 class DenseSolver:
     """Full matrices: LU with pivoting, inertia by eigenvalues.  The oracle, for small problems."""
+
+    any_lanes = False
 
     def __init__(self, layout: KKTLayout, dtype: str):
         """Keeps the pattern."""

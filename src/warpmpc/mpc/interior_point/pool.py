@@ -4,7 +4,9 @@ A few tiles are worked on at a time.  Whenever enough of their lanes have finish
 put aside and waiting instances take the lanes over, so that the time of a batch is set by the mean
 number of iterations and not by the slowest instance.  No lane looks at another one, so that results
 do not depend on neighbours or order.  On a CPU one tile is worked on at a time, whatever the batch:
-the program, and with it every bit, is the same for all batches.
+the program, and with it every bit, is the same for all batches.  Such a tile has as many lanes as a
+vector register has values, because all lanes pay for what one of them needs: another trial point,
+another factorisation.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ class Pool:
         begin: Callable[[Job, Parameters], State],
         iterate: Callable[[State, Parameters], State],
         read: Callable[[State], Any],
+        lanes: int = LANES,
     ):
         """Keeps the parts, all of which work on tiles.
 
@@ -72,8 +75,10 @@ class Pool:
             begin: Makes the first state from the start of instances and their parameters.
             iterate: One iteration.
             read: What is kept of a state.
+            lanes: Lanes of the tiles that are worked on.
         """
         self._begin, self._iterate, self._read = begin, iterate, read
+        self._lanes = lanes
 
     def run(self, jobs: Job, p: Parameters) -> Any:
         """Results of all instances, in tiles.
@@ -82,14 +87,19 @@ class Pool:
             jobs: Starts, in tiles.
             p: Parameters, in tiles.
         """
-        tiles = p.own.shape[0]
-        width, batch = pool_tiles(tiles), tiles * LANES
+        tiles, _, lanes_outside = p.own.shape
+        batch = tiles * lanes_outside
+        width = pool_tiles(-(-batch // self._lanes))
+        at_once = width * self._lanes
         jobs, own = jax.tree.map(_rows, (jobs, p.own))
+        if p.common is not None:  # all lanes hold the same
+            shape = *p.common.shape[:2], self._lanes
+            p = replace(p, common=jnp.broadcast_to(p.common[:, :, :1], shape))
 
         def begun(who: jax.Array) -> tuple[State, jax.Array]:
             """First states of some instances, and their parameters."""
             at = jnp.minimum(who, batch - 1)
-            mine = jax.tree.map(lambda rows: _tiles(rows[at]), (jobs, own))
+            mine = jax.tree.map(lambda rows: self._tiles(rows[at]), (jobs, own))
             return self._begin(mine[0], replace(p, own=mine[1])), mine[1]
 
         def exchanged(carry: _Carry) -> _Carry:
@@ -100,7 +110,7 @@ class Pool:
             who = jnp.where(idle, jnp.minimum(place, batch), carry.who)
             fresh, fresh_own = begun(who)
             # Lanes without an instance stay as they are.
-            new = (idle & (who < batch)).reshape(width, 1, LANES)
+            new = (idle & (who < batch)).reshape(width, 1, self._lanes)
             state, mine = jax.tree.map(
                 lambda a, b: jnp.where(new, a, b), (fresh, fresh_own), (carry.state, carry.own)
             )
@@ -109,21 +119,24 @@ class Pool:
 
         def body(carry: _Carry) -> _Carry:
             running = (carry.state.status == RUNNING).sum(dtype=jnp.int32)
-            few = running <= width * LANES - width * LANES // _IDLE
+            few = running <= at_once - at_once // _IDLE
             carry = when((carry.waiting < batch) & few, exchanged, carry)
             return replace(carry, state=self._iterate(carry.state, replace(p, own=carry.own)))
 
-        first = jnp.arange(width * LANES, dtype=jnp.int32)
+        first = jnp.arange(at_once, dtype=jnp.int32)
         state, mine = begun(first)
         shapes = jax.eval_shape(lambda s: jax.tree.map(_rows, self._read(s)), state)
         results = jax.tree.map(lambda a: jnp.zeros((batch, *a.shape[1:]), a.dtype), shapes)
-        waiting = jnp.asarray(width * LANES, dtype=jnp.int32)
+        waiting = jnp.asarray(min(at_once, batch), dtype=jnp.int32)
         carry = _Carry(state, mine, first, waiting, results)
         end = jax.lax.while_loop(
             lambda c: (c.state.status == RUNNING).any() | (c.waiting < batch), body, carry
         )
-        every = jnp.ones(width * LANES, dtype=bool)
-        return jax.tree.map(_tiles, self._kept(end, every))
+        found = self._kept(end, jnp.ones(at_once, dtype=bool))
+        return jax.tree.map(lambda rows: _tiles(rows, lanes_outside), found)
+
+    def _tiles(self, rows: jax.Array) -> jax.Array:
+        return _tiles(rows, self._lanes)
 
     def _kept(self, carry: _Carry, which: jax.Array) -> Any:
         """Results with those of some lanes."""
@@ -139,6 +152,6 @@ def _rows(tiles: jax.Array) -> jax.Array:
     return tiles.transpose(0, 2, 1).reshape(-1, tiles.shape[1])
 
 
-def _tiles(rows: jax.Array) -> jax.Array:
+def _tiles(rows: jax.Array, lanes: int) -> jax.Array:
     """Rows of instances to tiles."""
-    return rows.reshape(-1, LANES, rows.shape[1]).transpose(0, 2, 1)
+    return rows.reshape(-1, lanes, rows.shape[1]).transpose(0, 2, 1)

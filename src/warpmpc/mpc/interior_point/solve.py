@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from warpmpc.engines.runtime.batching import LANES, vector_lanes
 from warpmpc.mpc.interior_point.iteration import Iteration, State
 from warpmpc.mpc.interior_point.linear_system import KKTLayout, NewtonSystem
 from warpmpc.mpc.interior_point.pool import Job, Pool
@@ -77,7 +78,8 @@ class InteriorPointSolve:
         work = ROW_WORK[system.engine](order, programs.dtype)
         iterate = Iteration(functions, system, work, tol, settings.max_iter)
         self._start = Start(functions, order, iterate.floor)
-        self._pool = Pool(self._begun, iterate, _End.of)
+        lanes = vector_lanes(programs.dtype) if system.solver.any_lanes else LANES
+        self._pool = Pool(self._begun, iterate, _End.of, lanes)
 
     def begin(self, z: jax.Array, qp: QPState, unknown: jax.Array) -> Job:
         """Where the instances start.
