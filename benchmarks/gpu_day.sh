@@ -153,11 +153,11 @@ step converge 240 env -C "$GPU_DAY/scratch" "$PYTHON" "$ROOT/benchmarks/converge
   --systems "${converge[0]}" --batch "${converge[1]}" --methods interior_point,sqp --rounds 3 \
   --json "$GPU_DAY/converge.jsonl"
 # The published approximate MPC: 20 M pairs, 100 epochs.  The report in steps.log has all times.
-if [ "$REQUIRE" = 1 ] && "$PYTHON" -c 'import optax, pyarrow' 2> /dev/null; then
+if [ "$REQUIRE" = 1 ] && "$PYTHON" -c 'import flax, optax, pyarrow' 2> /dev/null; then
   step learn_quadrotor 600 "$PYTHON" -m warpmpc.cli.main learn quadrotor --full --json \
     --out "$GPU_DAY/scratch/quadrotor_policy"
 else
-  echo "learn_quadrotor: optax or pyarrow is not installed, or this is a rehearsal; left out"
+  echo "learn_quadrotor: flax, optax or pyarrow is not installed, or this is a rehearsal; left out"
 fi
 if command -v compute-sanitizer > /dev/null && [ "$REQUIRE" = 1 ]; then
   for tool in memcheck racecheck; do

@@ -1,5 +1,6 @@
 """Training: the split, the optimiser against plain NumPy, checkpoints, and what is learned."""
 
+import sys
 from dataclasses import replace
 
 import jax
@@ -104,12 +105,13 @@ def test_one_epoch_is_adamw(linear):
     settings = replace(QUICK, hidden=(3,), minibatch=10**6, schedule="constant")
     network = Network((2, 3, 1), "tanh")
     weights = network.init(jax.random.key(1))
+    before = network.layers(weights)
     part = jax.tree.map(jnp.asarray, Parts(linear, settings).training(0))
     programs = Programs(network, settings, 1)
     optimiser = optax.adamw(settings.learning_rate, weight_decay=settings.weight_decay)
     found, _, loss = programs.epoch(weights, optimiser.init(weights), part, jax.random.key(0))
     x, u = (np.asarray(part[name], dtype=np.float64) for name in ("x", "u"))
-    (w0, b0), (w1, b1) = [[np.asarray(a, dtype=np.float64) for a in pair] for pair in weights]
+    (w0, b0), (w1, b1) = [[np.asarray(a, dtype=np.float64) for a in pair] for pair in before]
     hidden = np.tanh(x @ w0.T + b0)
     error = hidden @ w1.T + b1 - u
     assert float(loss) == pytest.approx((error**2).mean(), rel=1e-5)
@@ -119,8 +121,8 @@ def test_one_epoch_is_adamw(linear):
     slopes = ((back.T @ x, back.sum(axis=0)), (slope_w1, slope_b1))
     # The first step of Adam has the size of the learning rate along the sign of the gradient.
     rate = settings.learning_rate
-    for pair, before, slope in zip(found, weights, slopes, strict=True):
-        for new, old, s in zip(pair, before, slope, strict=True):
+    for pair, start, slope in zip(network.layers(found), before, slopes, strict=True):
+        for new, old, s in zip(pair, start, slope, strict=True):
             step = -rate * (s / (np.abs(s) + 1e-8) + settings.weight_decay * np.asarray(old))
             np.testing.assert_allclose(
                 np.asarray(new) - np.asarray(old), step, rtol=1e-3, atol=1e-7
@@ -131,7 +133,7 @@ def test_sobolev_term_is_the_error_of_the_derivative(linear):
     """A linear network is its own derivative; the mean over directions is close to exact."""
     settings = replace(QUICK, hidden=(), sobolev=1.0)
     network = Network((2, 1))
-    weights = ((jnp.array([[0.5, 0.25]]), jnp.zeros(1)),)
+    weights = network.parameters([(jnp.array([[0.5, 0.25]]), jnp.zeros(1))])
     part = jax.tree.map(jnp.asarray, Parts(linear, settings).training(0))
     programs = Programs(network, settings, 1)
     keys = jax.random.split(jax.random.key(0), 50)
@@ -246,6 +248,26 @@ def test_policy_by_hand(policy):
 def test_wrong_settings(changes, message):
     with pytest.raises(SettingsError, match=message):
         TrainSettings(**changes)
+
+
+def test_initial_weights_follow_the_rule_of_he():
+    network = Network((50, 400, 3))
+    (first, offset), (last, _) = network.layers(network.init(jax.random.key(0)))
+    assert first.shape == (400, 50)
+    assert last.shape == (3, 400)
+    assert first.dtype == np.float32
+    assert first.std() == pytest.approx((2 / 50) ** 0.5, rel=0.05)
+    assert not offset.any()
+    again = network.layers(network.parameters([(first, offset), (last, np.ones(3, np.float32))]))
+    np.testing.assert_array_equal(again[0][0], first)
+    np.testing.assert_array_equal(again[1][1], 1)
+
+
+def test_the_missing_package_is_said(monkeypatch):
+    monkeypatch.delitem(sys.modules, "warpmpc.learn.perceptron", raising=False)
+    monkeypatch.setitem(sys.modules, "flax.linen", None)
+    with pytest.raises(SettingsError, match="pip install flax"):
+        Network((7, 5, 3)).init(jax.random.key(0))
 
 
 def test_wrong_networks():

@@ -8,7 +8,8 @@ print(wm.learn.evaluate(task, policy).table())
 wm.learn.export(policy, "firmware")
 ```
 
-Training needs the extra `learn` (optax); ONNX files need onnx, and `parity` uses onnxruntime.
+Networks need the extra `learn` (flax, and optax to train); ONNX files need onnx, and `parity` uses
+onnxruntime.
 """
 
 from warpmpc.learn.controllers import Expert, Mixture, NetworkController

@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons as pure functions of their weights, and the policy around one.
+"""Sizes and weights of a perceptron, which flax builds and applies, and the policy around it.
 
 A policy standardises the state, holds it to the range of the training data, applies the network,
 limits the standardised output, and gives a safe input for states that are not finite.
@@ -6,23 +6,25 @@ limits the standardised output, and gives a safe input for states that are not f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from warpmpc._errors import SettingsError
 
 LEAK = 0.01
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "leaky_relu": lambda v: jnp.where(v >= 0, v, LEAK * v),
-    "relu": lambda v: jnp.maximum(v, 0),
+    "leaky_relu": partial(jax.nn.leaky_relu, negative_slope=LEAK),
+    "relu": jax.nn.relu,
     "tanh": jnp.tanh,
 }
-Weights = tuple[tuple[jax.Array, jax.Array], ...]
+Layers = tuple[tuple[np.ndarray, np.ndarray], ...]
 
 
 @dataclass(frozen=True)
@@ -51,22 +53,37 @@ class Network:
         """Number of weights and biases."""
         return sum((a + 1) * b for a, b in pairwise(self.sizes))
 
-    def init(self, key: jax.Array) -> Weights:
-        """Weights ``[out, in]`` by He's rule, biases zero."""
-        layers = []
-        pairs = list(pairwise(self.sizes))
-        for (n_in, n_out), k in zip(pairs, jax.random.split(key, len(pairs)), strict=True):
-            weight = jax.random.normal(k, (n_out, n_in), jnp.float32) * (2 / n_in) ** 0.5
-            layers.append((weight, jnp.zeros(n_out, jnp.float32)))
-        return tuple(layers)
+    def init(self, key: jax.Array) -> Any:
+        """Random parameters as flax holds them: weights by He's rule, biases zero."""
+        return _module(self).init(key, jnp.zeros(self.sizes[0], jnp.float32))
 
-    def apply(self, weights: Weights, x: jax.Array) -> jax.Array:
+    def apply(self, parameters: Any, x: jax.Array) -> jax.Array:
         """Outputs ``[..., sizes[-1]]`` of standardised inputs."""
-        activation = ACTIVATIONS[self.activation]
-        *hidden, (last, bias) = weights
-        for weight, offset in hidden:
-            x = activation(jnp.matmul(x, weight.T) + _like(offset, x))
-        return jnp.matmul(x, last.T) + _like(bias, x)
+        return _module(self).apply(parameters, x)
+
+    def layers(self, parameters: Any) -> Layers:
+        """(weight ``[out, in]``, bias) of each layer, as a `Policy` and its exports hold them."""
+        found = [parameters["params"][f"layer_{i}"] for i in range(len(self.sizes) - 1)]
+        return tuple((np.asarray(of["kernel"]).T.copy(), np.asarray(of["bias"])) for of in found)
+
+    def parameters(self, layers: Sequence[tuple[Any, Any]]) -> Any:
+        """The inverse of `layers`."""
+        named = {
+            f"layer_{i}": {"kernel": jnp.asarray(weight).T, "bias": jnp.asarray(bias)}
+            for i, (weight, bias) in enumerate(layers)
+        }
+        return {"params": named}
+
+
+@lru_cache(maxsize=64)
+def _module(network: Network) -> Any:
+    try:
+        from warpmpc.learn.perceptron import Perceptron
+    except ImportError as error:
+        raise SettingsError(
+            "Networks need flax: pip install 'warpmpc[learn]', or pip install flax."
+        ) from error
+    return Perceptron(network.sizes[1:], ACTIVATIONS[network.activation])
 
 
 def apply_policy(network: Network, data: dict[str, Any], x: jax.Array) -> jax.Array:
@@ -74,7 +91,7 @@ def apply_policy(network: Network, data: dict[str, Any], x: jax.Array) -> jax.Ar
 
     Args:
         network: Sizes and activation.
-        data: `Policy.data`: weights, normalisation and limits.
+        data: `Policy.data`: parameters, normalisation and limits.
         x: States.
     """
     x = x.astype(jnp.float32)
@@ -82,7 +99,7 @@ def apply_policy(network: Network, data: dict[str, Any], x: jax.Array) -> jax.Ar
     x = jnp.where(finite, x, 0)
     normal = (x - _like(data["x_mean"], x)) * _like(data["x_scale"], x)
     normal = jnp.clip(normal, -data["x_limit"], data["x_limit"])
-    y = network.apply(data["weights"], normal)
+    y = network.apply(data["parameters"], normal)
     y = jnp.clip(y, -data["u_limit"], data["u_limit"])
     u = _like(data["u_mean"], y) + _like(data["u_std"], y) * y
     return jnp.where(finite, u, _like(data["safe"], u))

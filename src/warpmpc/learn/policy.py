@@ -77,7 +77,8 @@ class Policy:
         """All values as arrays on the device, as `apply_policy` reads them."""
         vectors = {name: getattr(self, name) for name in ("x_mean", "u_mean", "u_std", "safe")}
         limits = {"x_limit": np.float32(self.x_limit), "u_limit": np.float32(U_LIMIT)}
-        tree = {**vectors, **limits, "x_scale": self.x_scale, "weights": self.weights}
+        parameters = self.network.parameters(self.weights)
+        tree = {**vectors, **limits, "x_scale": self.x_scale, "parameters": parameters}
         return jax.tree.map(partial(jnp.asarray, dtype=jnp.float32), tree)
 
     @property

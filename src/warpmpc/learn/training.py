@@ -25,7 +25,7 @@ from warpmpc.learn.batches import Parts
 from warpmpc.learn.dataset import Dataset
 from warpmpc.learn.errors import DataError
 from warpmpc.learn.files import write_bytes
-from warpmpc.learn.network import Network, Weights
+from warpmpc.learn.network import Network
 from warpmpc.learn.policy import Policy
 from warpmpc.learn.settings import TrainSettings
 from warpmpc.learn.task import Task
@@ -39,7 +39,7 @@ class TrainState:
     """Everything that a training needs to go on.
 
     Attributes:
-        weights: At the end of the last epoch.
+        weights: At the end of the last epoch, as flax holds them.
         optimiser: State of AdamW.
         best: Weights with the least validation loss so far.
         history: "train" and "validation" losses of all epochs, with the derivative's term.
@@ -163,8 +163,8 @@ class Programs:
         self.loss = jax.jit(self._validation_loss)
 
     def _epoch(
-        self, weights: Weights, optimiser: Any, part: dict[str, jax.Array], key: jax.Array
-    ) -> tuple[Weights, Any, jax.Array]:
+        self, weights: Any, optimiser: Any, part: dict[str, jax.Array], key: jax.Array
+    ) -> tuple[Any, Any, jax.Array]:
         """One pass through a part in random order; returns the mean loss."""
         rows = part["x"].shape[0]
         size = min(self._settings.minibatch, rows)
@@ -185,17 +185,17 @@ class Programs:
         weights = jax.tree.map(lambda w, d: w + d.astype(w.dtype), weights, change)
         return (weights, optimiser), loss
 
-    def _validation_loss(self, weights: Weights, part: dict[str, jax.Array]) -> jax.Array:
+    def _validation_loss(self, weights: Any, part: dict[str, jax.Array]) -> jax.Array:
         """The loss that is minimised, with the same directions of the derivative in all epochs.
 
         Weights with the least error of labels alone may have wrong derivatives.
         """
         return self._loss(weights, part, jax.random.key(self._settings.seed))
 
-    def _plain_loss(self, weights: Weights, part: dict[str, jax.Array]) -> jax.Array:
+    def _plain_loss(self, weights: Any, part: dict[str, jax.Array]) -> jax.Array:
         return ((self._network.apply(weights, part["x"]) - part["u"]) ** 2).mean()
 
-    def _loss(self, weights: Weights, part: dict[str, jax.Array], key: jax.Array) -> jax.Array:
+    def _loss(self, weights: Any, part: dict[str, jax.Array], key: jax.Array) -> jax.Array:
         """Mean squared error, and that of the derivative in one random direction per pair.
 
         The mean over random directions of the squared error of J v is that of J itself.
@@ -270,7 +270,7 @@ def _policy(
     contract |= {"notes": list(notes)}
     return Policy(
         network=network,
-        weights=tuple((np.asarray(w), np.asarray(b)) for w, b in state.best),
+        weights=network.layers(state.best),
         **dataclasses.asdict(s),
         x_limit=float(np.ceil(reach)),
         safe=safe,
