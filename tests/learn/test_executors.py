@@ -83,22 +83,25 @@ loops.rollout = watched
 settings = DataSettings(rollouts=16, shards=3, bound_rollouts=16)
 mesh = Mesh(numpy.array(jax.devices()).reshape(2, 1), ("a", "b"))
 task = learn_cases.task()
-synthesize(task, folder=sys.argv[1], settings=settings)
+with jax.default_device(jax.devices()[0]):
+    synthesize(task, folder=sys.argv[1], settings=settings)
 synthesize(task, folder=sys.argv[2], settings=settings, executor=LocalExecutor(mesh))
+synthesize(task, folder=sys.argv[3], settings=settings)
 print(used)
 """
 
 
 def test_all_devices_of_a_mesh_make_the_same_shards(tmp_path):
-    """Two virtual devices: the bounds on the first one, then shards in turn."""
+    """Two virtual devices: the bounds on the first one, then shards in turn, also by default."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     changes = {"PYTHONPATH": paths(), "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    one, both = tmp_path / "one", tmp_path / "both"
-    command = [sys.executable, "-c", MESH, str(one), str(both)]
+    one, both, usual = (tmp_path / name for name in ("one", "both", "usual"))
+    command = [sys.executable, "-c", MESH, str(one), str(both), str(usual)]
     environment = {**os.environ, **changes}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
-    assert done.stdout.splitlines()[-1:] == ["[0, 0, 0, 0, 0, 0, 1, 0]"], done.stderr
-    assert files_of(both) == files_of(one)
+    expected = [[0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0]]
+    assert done.stdout.splitlines()[-1:] == list(map(str, expected)), done.stderr
+    assert files_of(both) == files_of(usual) == files_of(one)
 
 
 COMMAND = """

@@ -48,11 +48,15 @@ class LocalExecutor:
     """Makes the shards in this process, in order."""
 
     def __init__(self, mesh: Mesh | None = None):
-        """Takes the devices of a mesh, of which each makes whole shards; None: that of JAX.
+        """Takes the devices of a mesh, of which each makes whole shards.
 
         A shard that devices shared would differ in its last bits.
+
+        Args:
+            mesh: The devices.  None: all that this process has, or the one that
+                `jax.default_device` names.
         """
-        self._devices = [None] if mesh is None else list(mesh.devices.flat)
+        self._devices = _usual_devices() if mesh is None else list(mesh.devices.flat)
 
     def run(self, make: Make, indices: Sequence[int]) -> Iterator[Shard]:
         """The shards in order; one is under way on each device."""
@@ -64,6 +68,12 @@ class LocalExecutor:
             running.append(make.begin(index, device))
         while running:
             yield running.popleft()()
+
+
+def _usual_devices() -> list[Any]:
+    devices = jax.local_devices()
+    named = jax.config.jax_default_device is not None
+    return [None] if named or len(devices) == 1 else [*devices]
 
 
 def synthesize(
