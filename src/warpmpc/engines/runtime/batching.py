@@ -67,7 +67,7 @@ def to_tiles(array: jax.Array, lanes: int = LANES) -> jax.Array:
     batch, rows = array.shape
     spare = -batch % lanes
     padded = jnp.pad(array, ((0, spare), (0, 0)), mode="edge") if spare else array
-    return padded.reshape(-1, lanes, rows).transpose(0, 2, 1)
+    return padded.reshape((batch + spare) // lanes, lanes, rows).transpose(0, 2, 1)
 
 
 def from_tiles(tiles: jax.Array, batch: int) -> jax.Array:

@@ -149,9 +149,10 @@ class Pool:
 
 def _rows(tiles: jax.Array) -> jax.Array:
     """Tiles to rows of instances."""
-    return tiles.transpose(0, 2, 1).reshape(-1, tiles.shape[1])
+    count, rows, lanes = tiles.shape
+    return tiles.transpose(0, 2, 1).reshape(count * lanes, rows)
 
 
 def _tiles(rows: jax.Array, lanes: int) -> jax.Array:
     """Rows of instances to tiles."""
-    return rows.reshape(-1, lanes, rows.shape[1]).transpose(0, 2, 1)
+    return rows.reshape(rows.shape[0] // lanes, lanes, rows.shape[1]).transpose(0, 2, 1)

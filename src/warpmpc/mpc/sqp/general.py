@@ -424,8 +424,8 @@ def regrouped(array: Any, lanes: int) -> Any:
     if array.shape[2] == lanes:
         return array
     if lanes == 1:
-        return array.transpose(0, 2, 1).reshape(-1, array.shape[1], 1)
-    return array.reshape(-1, lanes, array.shape[1]).transpose(0, 2, 1)
+        return array.transpose(0, 2, 1).reshape(array.shape[0] * array.shape[2], array.shape[1], 1)
+    return array.reshape(array.shape[0] // lanes, lanes, array.shape[1]).transpose(0, 2, 1)
 
 
 class Reports:
