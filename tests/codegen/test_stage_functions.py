@@ -141,7 +141,8 @@ def test_modules_are_python_with_a_readable_head():
     text = source.module()
     head = ast.get_docstring(ast.parse(text))
     assert head.splitlines()[0] == "Says 'hello'/ twice"
-    key = module_key("k", plan_stages(cases(5)), ARRAYS, "float32")
+    names = [f"{name}_in" for name in ARRAYS[0]], [f"{name}_out" for name in ARRAYS[1]]
+    key = module_key("k", plan_stages(cases(5)), names, "float32")
     assert f"Kernel k, float32, content {key}." in head
     assert "middle, first generated for 5 stages from 0 to 4." in head
     assert "last, first generated for stage 5." in head

@@ -248,6 +248,7 @@ def test_every_raise_is_known():
         "choice": 3,
         "diagnose": 1,
         "host_batch": 4,
+        "linear_system": 1,
         "parameters": 9,
         "settings": 8,
         "solver": 14,

@@ -72,7 +72,7 @@ class LocalExecutor:
 
 def _usual_devices() -> list[Any]:
     devices = jax.local_devices()
-    named = jax.config.jax_default_device is not None
+    named = getattr(jax.config, "jax_default_device", None) is not None
     return [None] if named or len(devices) == 1 else [*devices]
 
 
