@@ -143,6 +143,17 @@ def test_special_arguments(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["sin", "cos", "exp", "tanh"])
+def test_a_lane_beyond_all_others_changes_no_bit_of_them(name, dtype):
+    x = np.linspace(-3, 3, 32).astype(dtype)
+    for value in (1e30, np.inf, np.nan):
+        spoiled = np.where(np.arange(32) % 8 == 3, value, x)
+        found = computed(name, spoiled.astype(dtype))
+        others = np.arange(32) % 8 != 3
+        np.testing.assert_array_equal(found[others], computed(name, x)[others])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_exponentials_at_the_ends(dtype):
     info = np.finfo(dtype)
     ends = np.log([float(info.max), float(info.tiny)])

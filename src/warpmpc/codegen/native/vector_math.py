@@ -93,10 +93,13 @@ _TANH = r"""static WHOLE Pack tanh(Pack argument) {
     const Wide power = power_of_two(times), above = power * more + (power - 1);  // exp(2|x|) - 1
     return __builtin_convertvector(sized(above / (above + 2), x), Pack);
 }"""
+_SIGNED_ZERO = "\n    result = x == (Pack)0 ? x : result;"
+# A lane that is far leaves the bits of the others as they are.
 _OF_ANGLE = r"""static WHOLE Pack {name}(Pack x) {{
-    if (!is_far(x)) return turned(x, {ahead});
-    Pack result;
-    for (int l = 0; l < WIDTH; ++l) result[l] = LIBM({name})(x[l]);
+    Pack result = turned(x, {ahead});{zero}
+    if (!is_far(x)) return result;
+    for (int l = 0; l < WIDTH; ++l)
+        if (x[l] * x[l] > (SCALAR){far} * (SCALAR){far}) result[l] = LIBM({name})(x[l]);
     return result;
 }}"""
 
@@ -144,6 +147,7 @@ def _series(variable: str, orders: range, *, alternates: bool = True) -> str:
 def _functions(dtype: str) -> dict[str, str]:
     """Sources by name; the first one brings what the others need."""
     single = dtype == "float32"
+    far = "1e6" if single else "1e3"
     if single:
         first, second = _parts(_HALF_PI, 2)
         reduced = f"const Wide r = (x - times * {first}) - times * {second};"
@@ -160,7 +164,7 @@ def _functions(dtype: str) -> dict[str, str]:
         reduced=reduced,
         sine=sine,
         cosine=cosine,
-        far="1e6" if single else "1e3",
+        far=far,
     )
     exponentials = _EXPONENTIALS.format(
         inverse_ln_2=float(1 / _LN_2).hex(),
@@ -170,8 +174,8 @@ def _functions(dtype: str) -> dict[str, str]:
     )
     return {
         "exp": _TYPES + angles + exponentials + _EXP,
-        "sin": _OF_ANGLE.format(name="sin", ahead=0),
-        "cos": _OF_ANGLE.format(name="cos", ahead=1),
+        "sin": _OF_ANGLE.format(name="sin", ahead=0, far=far, zero=_SIGNED_ZERO),
+        "cos": _OF_ANGLE.format(name="cos", ahead=1, far=far, zero=""),
         "tanh": _TANH,
     }
 
