@@ -61,13 +61,6 @@ class Point:
         """Residual of every row: distance from its slack, or from its target."""
         return violation(self.g, self.s, rows)
 
-    @property
-    def is_finite(self) -> jax.Array:
-        """Instances whose variables, cost and rows are numbers."""
-        arrays = (self.z, self.cost, self.g)
-        found = [jnp.isfinite(a).all(axis=1, keepdims=True) for a in arrays]
-        return found[0] & found[1] & found[2]
-
 
 def violation(g: jax.Array, s: jax.Array, rows: Rows) -> jax.Array:
     """Residual of every row: distance from its slack, or from its target."""
